@@ -309,7 +309,7 @@ def start(
     """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
     succession = store.succession
     credentials = Credentials(tenants=access.known.tenants, key=succession.credential_key)
-    processes = Processes(succession.held)
+    processes = Processes(succession.held, succession.left)
     processes.restore(Process(*each) for each in succession.processes)
     tickers = _tickers(store, clock, config.reaper_interval)
     for each in tickers.values():

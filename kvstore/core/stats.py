@@ -3,14 +3,15 @@
 Everything here is a copy.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import islice
 from math import inf
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.index.node import Node
 from kvstore.core.leases.holds import Pin, Reservation, SourcePin
 from kvstore.core.leases.lease import Lease, LeaseState
 from kvstore.core.leases.named_pins import NamedPin
@@ -223,7 +224,7 @@ class ArenaStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """One consistent snapshot of what an identity may see."""
+    """A snapshot of what an identity may see."""
 
     epoch: int
     counters: Counters
@@ -278,64 +279,99 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
     For others the totals are the sums over their tenant's namespaces.
     """
     holders = cache.table.visible(identity)
-    leases = [lease_stats(each, now) for each in holders]
-    return summary(cache, identity, now, leases, count_pins(holders, Counter()))
+    pins = count_pins(holders, Counter())
+    return with_rows(
+        summary(cache, identity),
+        [lease_stats(each, now) for each in holders],
+        [namespace_stats(each, pins, now) for each in cache.visible_namespaces(identity)],
+        sums_counters=not identity.admin,
+    )
 
 
-def summary(
-    cache: PrefixCache,
-    identity: Identity,
-    now: float,
-    leases: list[LeaseStats],
-    pins: "Counter[bytes]",
-) -> Stats:
-    """Returns a snapshot with these leases, and the pins of leases by namespace id.
-
-    They may be of earlier moments.
-    """
-    visible = cache.visible_namespaces(identity)
+def summary(cache: PrefixCache, identity: Identity) -> Stats:
+    """Returns a snapshot without leases and namespaces, whose totals count nothing of them."""
     leaving = [each for each in cache.state.leaving if identity.sees(each.tenant)]
     return Stats(
         epoch=cache.epoch,
-        counters=cache.counters.copy() if identity.admin else _sum(visible),
+        counters=cache.counters.copy() if identity.admin else Counters(),
         arenas=tuple(_arena(each) for each in cache.visible_arenas(identity)),
-        namespaces=tuple(namespace_stats(each, pins, now) for each in visible),
-        leases=tuple(leases),
-        pin_count=sum(each.pin_count for each in leases),
-        named_pin_count=sum(each.named_pin_count for each in visible),
-        reservation_count=sum(each.reservation_count for each in leases),
-        in_flight_count=sum(each.in_flight_count for each in leases),
-        expired_lease_count=sum(each.expired for each in leases),
-        quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
-        detached_page_count=sum(each.detached_page_count for each in (*visible, *leaving)),
-        oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
+        namespaces=(),
+        leases=(),
+        pin_count=0,
+        named_pin_count=0,
+        reservation_count=0,
+        in_flight_count=0,
+        expired_lease_count=0,
+        quarantined_slot_count=0,
+        detached_page_count=sum(each.detached_page_count for each in leaving),
+        oldest_quarantine_age=None,
         tenants=tuple(tenant_stats(each) for each in cache.table.visible_tenants(identity)),
         removed_pages=dict(cache.state.removed_pages) if identity.admin else {},
         deleted=_copies(cache.state.deleted) if identity.admin else {},
     )
 
 
-def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -> list[PrefixStats]:
-    """Returns up to ``count`` nodes with numbers above ``after``, by number.
+def with_rows(
+    stats: Stats,
+    leases: list[LeaseStats],
+    namespaces: list[NamespaceStats],
+    *,
+    sums_counters: bool,
+) -> Stats:
+    """Returns a summary with these leases and namespaces, which may be of earlier moments.
+
+    With ``sums_counters`` the counters are the sums of the namespaces'.
+    """
+    held_page_count = sum(each.detached_page_count for each in namespaces)
+    return replace(
+        stats,
+        counters=_sum(namespaces) if sums_counters else stats.counters,
+        namespaces=tuple(namespaces),
+        leases=tuple(leases),
+        pin_count=sum(each.pin_count for each in leases),
+        named_pin_count=sum(each.named_pin_count for each in namespaces),
+        reservation_count=sum(each.reservation_count for each in leases),
+        in_flight_count=sum(each.in_flight_count for each in leases),
+        expired_lease_count=sum(each.expired for each in leases),
+        quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
+        detached_page_count=stats.detached_page_count + held_page_count,
+        oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
+    )
+
+
+def later_nodes(namespace: Namespace, after: int, count: int) -> list[int]:
+    """Returns the numbers of up to ``count`` nodes above ``after``, in order.
+
+    Costs a copy of all numbers. It is one step of the interpreter, so it needs no mutex.
+    """
+    numbers = list(namespace.index.nodes)
+    first = bisect_right(numbers, after)
+    return numbers[first : first + count]
+
+
+def prefix_stats(
+    namespace: Namespace, numbers: Iterable[int], max_tokens: int
+) -> list[PrefixStats]:
+    """Returns the nodes of these numbers that are in the tree.
 
     Each has the first ``max_tokens`` tokens of its run.
     """
-    nodes = namespace.index.nodes
-    later = islice((nodes[each] for each in nodes if each > after), count)
-    return [
-        PrefixStats(
-            node_id=node.number,
-            parent_node_id=node.parent.number if node.parent else 0,
-            start_page=node.start,
-            page_count=len(node.slots),
-            token_count=len(node.edge) // TOKEN_BYTES,
-            child_count=len(node.children),
-            pin_count=len(node.anchors),
-            hit_count=node.hits + sum(each.hits for each in node.steps or ()),
-            tokens=node.edge[: max_tokens * TOKEN_BYTES],
-        )
-        for node in later
-    ]
+    nodes = map(namespace.index.nodes.get, numbers)
+    return [_prefix(node, max_tokens) for node in nodes if node is not None]
+
+
+def _prefix(node: Node, max_tokens: int) -> PrefixStats:
+    return PrefixStats(
+        node_id=node.number,
+        parent_node_id=node.parent.number if node.parent else 0,
+        start_page=node.start,
+        page_count=len(node.slots),
+        token_count=len(node.edge) // TOKEN_BYTES,
+        child_count=len(node.children),
+        pin_count=len(node.anchors),
+        hit_count=node.hits + sum(each.hits for each in node.steps or ()),
+        tokens=node.edge[: max_tokens * TOKEN_BYTES],
+    )
 
 
 def named_pin_stats(pin: NamedPin, now: float) -> NamedPinStats:
@@ -354,7 +390,7 @@ def _copies(counters: dict[str, Counters]) -> dict[str, Counters]:
     return {name: each.copy() for name, each in counters.items()}
 
 
-def _sum(namespaces: Iterable[Namespace]) -> Counters:
+def _sum(namespaces: Iterable[NamespaceStats]) -> Counters:
     total = Counters()
     for each in namespaces:
         total.add(each.counters)

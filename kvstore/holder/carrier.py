@@ -49,6 +49,11 @@ class DescriptorCarrier(Protocol):
         """The number of descriptors that the carrier should have, and has not acknowledged."""
         ...
 
+    @property
+    def pays(self) -> bool:
+        """True if the memory limit of another process counts what ``make`` returns."""
+        ...
+
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Becomes the owner, once the former one is dead or has yielded.
 

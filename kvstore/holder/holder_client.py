@@ -233,6 +233,11 @@ class HolderClient:
         # Metrics read it, and do not wait for a holder that another thread asks.
         return sum(not each.acknowledged for each in list(self._deposits.values()))
 
+    @property
+    def pays(self) -> bool:
+        """Returns True: the holder touches all memory first."""
+        return True
+
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Becomes the owner; see :class:`DescriptorCarrier`."""
         with self._mutex:

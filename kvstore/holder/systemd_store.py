@@ -70,6 +70,11 @@ class SystemdStore:
         """The number of descriptors that systemd has not acknowledged."""
         return len(self._behind)
 
+    @property
+    def pays(self) -> bool:
+        """Returns False: this process makes the memory."""
+        return False
+
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:  # noqa: ARG002  # as others
         """Waits until systemd reads a message. The former instance's number is not known."""
         with self._mutex:

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
+from kvstore import background
 from kvstore.core.stats import NamespaceStats
 from kvstore.core.values.counters import Counters
 from kvstore.metrics.definitions import METRICS
@@ -43,7 +44,10 @@ class StoreCollector(Collector):
         view = self._view()
         with self._mutex:
             scrape = self._scrape(view)
-            families = [_family(metric, scrape) for metric in METRICS]
+            families = []
+            for metric in METRICS:
+                families.append(_family(metric, scrape))
+                background.give_way()
         yield from (family for family in families if family.samples)
 
     def _scrape(self, view: View) -> Scrape:
@@ -89,7 +93,7 @@ def _family(metric: Metric, scrape: Scrape) -> Family:
     durations = metric.kind is Kind.HISTOGRAM
     plus: Callable[[Any, Any], Any] = DurationCounts.plus if durations else operator.add
     found: dict[Labels, Any] = {}
-    for labels, value in metric.series.rows(scrape):
+    for labels, value in background.gently(metric.series.rows(scrape)):
         found[labels] = plus(found[labels], value) if labels in found else value
     if durations:
         histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.series.labels)

@@ -1,6 +1,6 @@
 """A registry's metrics as an HTTP route."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from threading import Lock
 from typing import Final, TypeAlias
@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from kvstore import background
 from kvstore.metrics.http_server import Response
 from kvstore.service.clock import Clock
 
@@ -61,9 +62,11 @@ class Exposition(Collector):
                 self._texts[content_type] = Response(encode(self), content_type)
             return self._texts[content_type]
 
-    def collect(self) -> list[Metric]:
-        """Returns what was collected last."""
-        return self._families
+    def collect(self) -> Iterator[Metric]:
+        """Yields what was collected last, and gives way to calls meanwhile."""
+        for family in self._families:
+            background.give_way()
+            yield family
 
 
 def _chosen(accept: str) -> _Form:

@@ -9,9 +9,11 @@ it does: waiting for a connection, sending, and receiving. It raises a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvstore.remote.errors import RemoteError
+
+MOST_CONTROL_BYTES: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,8 @@ class EngineCapabilities:
     expires: bool
     """A value can have a time to live. Without it, the lives of ``put_many`` have no effect."""
     revisions: bool
-    """The engine can keep a small value that is set only if absent, and is never evicted."""
+    """The engine has control values: ``control`` and ``set_control`` work, and removals can be
+    shared. Its settings have to spare them from eviction."""
     lists: bool
     """The engine can list the names of a namespace."""
     most_bytes: int
@@ -86,6 +89,31 @@ class RemoteEngine(Protocol):
         ``lives_ms`` are the values' times to live, positive. The engine expires values in the
         order of their lives, to the millisecond, if one call writes them. It counts by its own
         clock, so a host with a wrong clock expires nothing of others.
+        """
+        ...
+
+    def refresh_many(
+        self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float
+    ) -> None:
+        """Extends the lives of values, and shortens none. A missing value is no error.
+
+        It needs the rights of a write, which a read does not.
+        """
+        ...
+
+    def control(self, name: bytes, deadline: float) -> bytes | None:
+        """Returns a control value of at most ``MOST_CONTROL_BYTES``, or None without one.
+
+        Sees every control value whose ``set_control`` returned before, by any host.
+        """
+        ...
+
+    def set_control(
+        self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
+    ) -> bool:
+        """Writes a control value. Returns False if there is one and it was to be absent.
+
+        An error leaves open whether the value was written.
         """
         ...
 

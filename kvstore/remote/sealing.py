@@ -5,8 +5,8 @@ A sealed value is a header, then AES-256-GCM (NIST SP 800-38D) over the page and
     magic and version 4 | key id 4 | nonce 12 | ciphertext of page + checksum 8 | tag 16
 
 Nothing else is in clear. The associated data is everything that the reader asked for, and the
-reader makes it anew. So a value of another page, revision, size or name fails its tag, and no
-comparison can be forgotten.
+reader makes it anew. So a value of another page, revision or size fails its tag, and no
+comparison can be forgotten. A page's name depends on nothing else.
 
 Each page and revision has a key of its own, so a nonce can repeat only among rewrites of one page.
 The writer's checksum is inside the seal. A seal proves that a host of the cluster wrote the
@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from xxhash import xxh3_64_intdigest
 
-from kvstore.remote.names import RemoteNames, RemotePage, checked_secret, keyed_digest
+from kvstore.remote.names import RemotePage, checked_secret, keyed_digest
 
 # The last byte is the version.
 MAGIC: Final = b"KVR\x01"
@@ -77,9 +77,8 @@ class PageSealer:
     memory that other processes map. Copies and ciphers release the interpreter's lock.
     """
 
-    def __init__(self, secret: bytes, names: RemoteNames) -> None:
+    def __init__(self, secret: bytes) -> None:
         self._secret = checked_secret(secret)
-        self._names = names
         self._private = local()
         self.key_id = keyed_digest(secret, _KEY_ID, KEY_ID_BYTES)
 
@@ -161,7 +160,6 @@ class PageSealer:
         parts = (
             MAGIC,
             self.key_id,
-            self._names.page(page),
             page.namespace_digest,
             page.revision,
             page.page_digest,

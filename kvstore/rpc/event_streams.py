@@ -1,10 +1,12 @@
 """Streams of events: each watcher has a thread of its own, none of the calls'."""
 
+from functools import lru_cache
 from itertools import count
 from threading import Thread
 
 import structlog
 
+from kvstore import background
 from kvstore.core import Identity
 from kvstore.core.values.event_log import (
     Event,
@@ -31,25 +33,37 @@ FIELDS = {
 }
 
 
+# Events that are made into messages before work gives way to calls.
+ENCODED_AT_ONCE = 64
+# Messages that are kept for other watchers of the same events.
+KEPT_MESSAGES = 2_048
+
+
 def event_messages(
     batch: EventBatch, *, after: int, started_at: float
 ) -> list[pb.WatchEventsResponse]:
     """Returns events as messages, whose numbers begin after ``after``.
 
-    ``started_at`` is the time of the store's start, by the clock of the events.
+    ``started_at`` is the time of the store's start, by the clock of the events. Each event is
+    encoded once for all watchers. Gives way to calls.
     """
-    messages = [
-        _message(event, number, started_at)
-        for number, event in enumerate(batch.events, start=after + 1)
-    ]
+    messages: list[pb.WatchEventsResponse] = []
+    for number, event in enumerate(batch.events, start=after + 1):
+        message = pb.WatchEventsResponse()
+        message.CopyFrom(_message(event, started_at))
+        message.sequence_number = number
+        messages.append(message)
+        if number % ENCODED_AT_ONCE == 0:
+            background.give_way()
     if messages:
         messages[0].lost_event_count = batch.lost_count
     return messages
 
 
-def _message(event: Event, number: int, started_at: float) -> pb.WatchEventsResponse:
+@lru_cache(KEPT_MESSAGES)
+def _message(event: Event, started_at: float) -> pb.WatchEventsResponse:
+    """Returns an event's message without a number, which MUST NOT be changed."""
     message = pb.WatchEventsResponse(
-        sequence_number=number,
         uptime=duration(max(event.at - started_at, 0.0)),
         tenant=event.tenant,
     )
@@ -95,6 +109,7 @@ class EventStreams:
 
     A sender waits until its client has room for more. A client that takes nothing keeps only its
     own thread busy, at the latest until its call's deadline. Meanwhile its oldest events are lost.
+    A client that allows it gets several events in one message: most of the cost is the message.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -125,7 +140,7 @@ class EventStreams:
         stream.on_end(watcher.end)
         thread = Thread(
             target=self._run,
-            args=(watcher, identity.tenant, stream),
+            args=(watcher, identity.tenant, stream, request.batches),
             name=f"kvstore-watcher-{next(self._numbers)}",
             daemon=True,
         )
@@ -135,29 +150,38 @@ class EventStreams:
             self._store.events.forget(watcher)
             raise
 
-    def _run(self, watcher: WatcherEvents, tenant: str, stream: Stream) -> None:
+    def _run(
+        self,
+        watcher: WatcherEvents,
+        tenant: str,
+        stream: Stream,
+        batches: bool,  # noqa: FBT001  # a thread's arguments
+    ) -> None:
         try:
-            self._send(watcher, tenant, stream)
+            self._begin(watcher, tenant, stream)
+            self._send(watcher, stream, in_batches=batches)
             stream.end(StoreDraining() if watcher.draining else None)
         except Exception:
             log.exception("watcher_failed")
         finally:
             self._store.events.forget(watcher)
 
-    def _send(self, watcher: WatcherEvents, tenant: str, stream: Stream) -> None:
-        """Sends events to a watcher until its watch ends."""
-        store, number = self._store, 0
-        stream.send(
-            pb.WatchEventsResponse(
-                uptime=duration(store.uptime()),
-                tenant=tenant,
-                began=pb.WatchBegan(
-                    store_epoch=store.epoch, remembered_event_count=watcher.remembered
-                ),
-            )
+    def _begin(self, watcher: WatcherEvents, tenant: str, stream: Stream) -> None:
+        began = pb.WatchBegan(
+            store_epoch=self._store.epoch, remembered_event_count=watcher.remembered
         )
+        uptime = duration(self._store.uptime())
+        stream.send(pb.WatchEventsResponse(uptime=uptime, tenant=tenant, began=began))
+
+    def _send(self, watcher: WatcherEvents, stream: Stream, *, in_batches: bool) -> None:
+        """Sends events to a watcher until its watch ends."""
+        number, started_at = 0, self._store.started_at
         while (batch := watcher.take()) is not None:
-            for message in event_messages(batch, after=number, started_at=store.started_at):
-                number = message.sequence_number
-                stream.send(message)
+            messages = event_messages(batch, after=number, started_at=started_at)
+            number += len(messages)
+            if in_batches and len(messages) > 1:
+                messages = [pb.WatchEventsResponse(batch=pb.EventBatch(events=messages))]
+            for each in messages:
+                stream.send(each)
+                background.give_way()
             watcher.pause()

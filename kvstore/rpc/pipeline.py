@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
-from kvstore import tracing
+from kvstore import background, tracing
 from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded
 from kvstore.logs import CALL
@@ -52,6 +52,8 @@ GIVING_BACK = frozenset(
         "/kvstore.v1.PrefixCacheService/ReleasePins",
     }
 )
+# The service of the calls that an engine's requests wait for.
+REQUEST_PATH = "/kvstore.v1.PrefixCacheService/"
 # The messages in requests that have to be there.
 REQUIRED = frozenset({"caller", "identity", "layout", "sequence"})
 # The methods whose requests may leave their id empty.
@@ -138,7 +140,7 @@ class Method(NamedTuple):
     ``longest`` bounds the deadline in seconds, ``most_bytes`` the request; ``size_limit`` is the
     name of that limit. A method that is ``giving_back`` is not refused for its rate. A request has
     to have the messages of ``required``, and ids of 128 bits in the fields of ``ids``. A step's
-    method ``has_operations``.
+    method ``has_operations``. Work in the background gives way to methods ``on_request_path``.
     """
 
     path: str
@@ -152,6 +154,7 @@ class Method(NamedTuple):
     required: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     has_operations: bool = False
+    on_request_path: bool = False
 
 
 def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) -> Method:
@@ -175,6 +178,7 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
         tuple(each.name for each in parts if each.name in REQUIRED),
         () if path in WITHOUT_ID else tuple(each.name for each in parts if _is_id(each)),
         has_operations,
+        path.startswith(REQUEST_PATH),
     )
 
 
@@ -260,6 +264,8 @@ class Pipeline:
         has ended before its request came, and gRPC knows. A call whose deadline passed while it
         waited for a thread is refused, since nobody waits for its answer.
         """
+        if method.on_request_path:
+            background.note_call()
         outcome = self.begin(method, request_id)
         try:
             call = incoming.call

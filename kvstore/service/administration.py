@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from kvstore import background
 from kvstore.core import Identity, NamedPinRequest, PrefixCache, Removed
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
@@ -25,21 +26,23 @@ from kvstore.core.stats import (
     Stats,
     count_pins,
     hold_stats,
+    later_nodes,
     lease_stats,
     named_pin_stats,
     namespace_stats,
-    prefixes,
+    prefix_stats,
     snapshot,
     summary,
+    with_rows,
 )
 from kvstore.core.values.event_log import Cause
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# The work of a removal under the mutex at a time, in pages: a millisecond.
-REMOVED_AT_ONCE = 512
-# Leases or namespaces read under the mutex at a time: one millisecond.
+# The work of a removal under the mutex at a time, in pages: half a millisecond.
+REMOVED_AT_ONCE = 256
+# Leases, namespaces or nodes read under the mutex at a time: one millisecond at most.
 ROWS_AT_ONCE = 64
 # Pins and reservations that are read under the mutex at a time: one millisecond. A lease takes as
 # long as so many of them.
@@ -102,32 +105,46 @@ class Administration:
             if part is None:
                 break
             removed = removed.plus(part)
-            sleep(PAUSE)
+            _pause()
         return removed
 
     def stats(self, identity: Identity) -> Stats:
-        """Returns one consistent snapshot of what the identity may see."""
-        with self._mutex:
-            return snapshot(self._cache, identity, self._clock())
+        """Returns a snapshot of what the identity may see, if that takes about a millisecond.
 
-    def stats_in_parts(self, identity: Identity) -> Stats:
-        """Returns what ``stats`` does, but each lease as it was at a moment of its own.
-
-        Takes the mutex for some leases at a time.
+        Otherwise returns what ``stats_in_parts`` does.
         """
         with self._mutex:
-            visible = self._cache.table.visible(identity)
+            holders = self._cache.table.visible(identity)
+            is_short = len(self._cache.visible_namespaces(identity)) <= ROWS_AT_ONCE
+            if is_short and len(next(_by_holds(holders), [])) == len(holders):
+                return snapshot(self._cache, identity, self._clock())
+        return self.stats_in_parts(identity)
+
+    def stats_in_parts(self, identity: Identity) -> Stats:
+        """Returns what ``stats`` does, but each lease and namespace as of a moment of its own.
+
+        Takes the mutex for some of them at a time. Sums are those of the rows.
+        """
+        with self._mutex:
+            holders = self._cache.table.visible(identity)
+            visible = self._cache.visible_namespaces(identity)
         leases: list[LeaseStats] = []
         pins: Counter[bytes] = Counter()
-        for part in _by_holds(visible):
+        for holding in _by_holds(holders):
             with self._mutex:
                 now = self._clock()
-                held = [each for each in part if _is_held(self._cache, each)]
+                held = [each for each in holding if _is_held(self._cache, each)]
                 leases += [lease_stats(each, now) for each in held]
                 count_pins(held, pins)
-            sleep(PAUSE)
+            _pause()
+        spaces: list[NamespaceStats] = []
+        for part in _parts(visible, ROWS_AT_ONCE):
+            with self._mutex:
+                now = self._clock()
+                spaces += [namespace_stats(each, pins, now) for each in part if not each.deleted]
         with self._mutex:
-            return summary(self._cache, identity, self._clock(), leases, pins)
+            rest = summary(self._cache, identity)
+        return with_rows(rest, leases, spaces, sums_counters=not identity.admin)
 
     def holds(self, identity: Identity, lease_id: bytes, tenant: str) -> list[HoldStats]:
         """Returns the holds of a lease, by number; raises LeaseNotFound or InvalidField."""
@@ -138,14 +155,24 @@ class Administration:
     def prefixes(
         self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int
     ) -> list[PrefixStats]:
-        """Returns up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
+        """Returns up to ``count`` nodes of a namespace's tree with numbers above ``after``.
+
+        Takes the mutex for some nodes at a time. Nodes that leave meanwhile may be in it or not.
+        """
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
-            return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
+        rows: list[PrefixStats] = []
+        while len(rows) < count and (numbers := later_nodes(namespace, after, count - len(rows))):
+            for part in _parts(numbers, ROWS_AT_ONCE):
+                with self._mutex:
+                    rows += prefix_stats(namespace, part, max_tokens)
+            after = numbers[-1]
+        return rows
 
 
 Row = TypeVar("Row")
 Listed = TypeVar("Listed", Lease, Namespace)
+Entry = TypeVar("Entry")
 
 
 class ListPage(NamedTuple, Generic[Row]):
@@ -198,6 +225,12 @@ class Listing:
         return ListPage(rows, last)
 
 
+def _pause() -> None:
+    """Allows other calls to take the mutex."""
+    sleep(PAUSE)
+    background.give_way()
+
+
 def _is_held(cache: PrefixCache, lease: Lease) -> bool:
     return cache.table.leases.get((lease.tenant, lease.lease_id)) is lease
 
@@ -216,11 +249,11 @@ def _by_holds(leases: list[Lease]) -> Iterator[list[Lease]]:
         yield part
 
 
-def _parts(listed: list[Listed], size: int) -> Iterator[list[Listed]]:
-    """Yields the listed entries a part at a time, with a pause between two parts."""
+def _parts(listed: list[Entry], size: int) -> Iterator[list[Entry]]:
+    """Yields the entries of a list a part at a time, with a pause between two parts."""
     for first in range(0, len(listed), size):
         if first:
-            sleep(PAUSE)
+            _pause()
         yield listed[first : first + size]
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory, process_name
+from kvstore.succession.left_memory import LeftMemory
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -31,7 +32,9 @@ class Processes:
     later server knows who died meanwhile: a pid may belong to another process by then.
     """
 
-    def __init__(self, held: HeldMemory | None = None) -> None:
+    def __init__(self, held: HeldMemory | None = None, left: LeftMemory | None = None) -> None:
+        """``left`` is memory of an earlier store, which a process that attaches has unmapped."""
+        self._left = LeftMemory() if left is None else left
         self._held = HeldMemory() if held is None else held
         self._processes: dict[int, Process] = {}
         self._by_key: dict[Hashable, int] = {}
@@ -64,6 +67,7 @@ class Processes:
         known = self._by_key.get(key)
         if known is not None and not self.died(known):
             return self._processes[known]
+        self._left.attached(pid, pidfd)
         self._last_process_id += 1
         process = Process(self._last_process_id, pid, lease_id, os.dup(pidfd))
         self._add(process)

@@ -308,6 +308,12 @@ class KVStore:
         """Samples all inherited extents that nobody asked for yet."""
         self._retire_wrong(self.succession.samples.prove_all())
 
+    def count_left(self) -> None:
+        """Grows again once an earlier store's memory is free, which counted as taken."""
+        if self.succession.count_left():
+            for growth in self.growths:
+                growth.due.set()
+
     def _retire_wrong(self, extent_ids: Iterable[int]) -> None:
         for extent_id in extent_ids:
             log.error(

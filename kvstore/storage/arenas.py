@@ -89,6 +89,8 @@ class Arenas:
         self._mutex = Lock()
         self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
+        # Of the budget, but taken by others.
+        self._withheld_bytes = 0
         # The extents in use, by arena: where each begins, and where it ends.
         self._spans: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._extent_ids = count(1) if extent_ids is None else extent_ids
@@ -105,7 +107,18 @@ class Arenas:
 
     def room(self, slot_bytes: int) -> int:
         """Returns the number of slots that the rest of the budget has room for."""
-        return (self.budget_bytes - self.allocated_bytes) // slot_bytes
+        with self._mutex:
+            return max(self._remaining(), 0) // slot_bytes
+
+    def withhold(self, size_bytes: int) -> bool:
+        """Allocates so many bytes less than the budget. Returns if they are less than before."""
+        with self._mutex:
+            before, self._withheld_bytes = self._withheld_bytes, size_bytes
+        return size_bytes < before
+
+    def _remaining(self) -> int:
+        """Returns the bytes that may be allocated still, or a negative number."""
+        return self.budget_bytes - self._allocated_bytes - self._withheld_bytes
 
     def slots_in_extent(self, slot_bytes: int) -> int:
         """Returns the number of slots of an extent that the budget does not cut short."""
@@ -218,7 +231,7 @@ class Arenas:
     def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
         """Takes an extent's bytes from the budget, and its id from the numbers."""
         with self._mutex:
-            remaining = min(self.budget_bytes - self._allocated_bytes, max_slots * slot_bytes)
+            remaining = min(self._remaining(), max_slots * slot_bytes)
             if remaining < slot_bytes:
                 raise BudgetExhausted(
                     "the budget is spent", requested_bytes=slot_bytes, available_bytes=remaining

@@ -12,6 +12,9 @@ from kvstore.storage.host.memfd import SEALS, HostTerms, allocate
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# Parts of a carrier's names.
+DATA_ENDING, PROCESS_NAMES = ".data", "process-"
+
 
 class HeldMemory:
     """Memory (memfds) and processes (pidfds) that a carrier keeps by name. Thread-safe.
@@ -32,6 +35,11 @@ class HeldMemory:
     def outlives(self) -> bool:
         """True if the memory outlives this process."""
         return self._carrier is not None
+
+    @property
+    def paid_elsewhere(self) -> bool:
+        """True if the carrier's memory limit counts what ``make`` returns, and not this one's."""
+        return self._carrier is not None and self._carrier.pays
 
     def make(self, name: str, size_bytes: int) -> int:
         """Returns the descriptor of a new sealed memfd of zeros with all its pages.
@@ -88,7 +96,7 @@ class HeldMemory:
 
 def data_name(extent_id: int) -> str:
     """Returns a carrier's name of an extent's memory."""
-    return f"extent-{extent_id}.data"
+    return f"extent-{extent_id}{DATA_ENDING}"
 
 
 def table_name(extent_id: int) -> str:
@@ -98,7 +106,7 @@ def table_name(extent_id: int) -> str:
 
 def process_name(process_id: int) -> str:
     """Returns a carrier's name of the pidfd of a worker's process."""
-    return f"process-{process_id}"
+    return f"{PROCESS_NAMES}{process_id}"
 
 
 def _refusal(refused: CarrierRefused, size_bytes: int) -> NotEnoughMemory:

@@ -18,6 +18,7 @@ from kvstore.core.journal.records import (
     decode,
 )
 from kvstore.core.journal.rows import (
+    PIN_SCOPE,
     RESERVATION_SCOPE,
     HoldKey,
     HoldRow,
@@ -196,18 +197,23 @@ class DurableJournal:
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
             self._give_up(error)
 
-    def put(self, table: Table, key: Hashable, row: Row) -> None:
-        """Puts a row in place of the one of its key, if there is one."""
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin or a source pin in place of the one of its key."""
         if self.given_up is not None:
             return
         try:
-            if not isinstance(row, HoldRow):
-                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
-                self._note(row)
-            elif key in self._large_holds or not self._holds.put(key, row):
-                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
-                self._large_holds.add(key)
-                self._holds.clear(key)
+            if self._large_holds or not self._holds.put(row):
+                self._put_large(row)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def put(self, table: Table, key: Hashable, row: Row) -> None:
+        """Puts a row of any other table in place of the one of its key, if there is one."""
+        if self.given_up is not None:
+            return
+        try:
+            self._rows.put(self._ring.append, _name(table, key), encode_row(row))
+            self._note(row)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
@@ -226,10 +232,11 @@ class DurableJournal:
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone of a pin's id, and removes its row. May forget the oldest one."""
         if self.given_up is not None:
             return
+        key = lease, PIN_SCOPE, pin_id
         try:
             self._holds.bury(key)
             if key in self._large_holds:
@@ -274,7 +281,15 @@ class DurableJournal:
             self.clean(records, above=0)
         return self.given_up is None and self._ring.tail < end
 
-    def _clear_large(self, key: HoldKey) -> None:
+    def _put_large(self, row: HoldRow) -> None:
+        """Puts a row of a hold into the ring if it is there, or does not fit into the table."""
+        key = row.key
+        if key in self._large_holds or not self._holds.put(row):
+            self._rows.put(self._ring.append, _name(Table.HOLDS, key), encode_row(row))
+            self._large_holds.add(key)
+            self._holds.clear(key)
+
+    def _clear_large(self, key: Hashable) -> None:
         """Removes the row of a hold from the ring."""
         self._rows.clear(self._ring.append, _name(Table.HOLDS, key))
         self._large_holds.remove(key)
@@ -318,7 +333,7 @@ class DurableJournal:
         if kind == ABORTED and self._cache is not None:
             _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
             if leaves_tombstone:
-                self._holds.bury(HoldKey(lease, RESERVATION_SCOPE, reservation_id))
+                self._holds.bury((lease, RESERVATION_SCOPE, reservation_id))
         if kind == LEASE_ENDED and self._cache is not None:
             data = bytes(record)
             is_known = _is_tombstone(self._cache, data)

@@ -26,6 +26,7 @@ _KEY: Final = Struct("<B7xI4xQ")
 _ROW_BYTES: Final = 64
 _ROW_BITS: Final = 6
 _BODY_AT: Final = 8
+_FIRST_WORD: Final = HEADER_BYTES >> 3
 # The bit of a state that only a live row has.
 _LIVE: Final = 1
 _HAS_TOKEN, _HAS_SOURCE, _HAS_TIERS = 1, 2, 4
@@ -104,9 +105,10 @@ class HoldTable:
         opened._free.extend(tombstones)
         return opened
 
-    def put(self, key: Hashable, row: HoldRow) -> bool:
+    def put(self, row: HoldRow) -> bool:
         """Writes a hold. Returns False, and changes nothing, if it does not fit or is there."""
         lease, kind, hold_id, namespace, page_id, tiers, token, source, valid, groups, pages = row
+        key = lease, kind, hold_id
         if groups or pages or not self._free or key in self._row_of:
             return False
         flags = first = second = 0
@@ -152,12 +154,14 @@ class HoldTable:
         self._free.append(number)
         return True
 
-    def bury(self, key: HoldKey) -> None:
-        """Ends a hold and leaves a tombstone, also of an unknown one. Needs a row for that."""
+    def bury(self, key: tuple[int, int, int]) -> None:
+        """Ends a hold and leaves a tombstone, also of an unknown one. Needs a row for that.
+
+        ``key`` has the fields of a ``HoldKey``, whose constructor costs a frame.
+        """
         number = self._row_of.pop(key, None)
         if number is not None:
-            word = (HEADER_BYTES >> 3) + (number << 3)
-            self._words[word] ^= WORD_MASK
+            self._words[_FIRST_WORD + (number << 3)] ^= WORD_MASK
             self._free.append(number)
         elif self._free:
             lease, kind, hold_id = key

@@ -18,15 +18,22 @@ from kvstore.core import PrefixCache
 from kvstore.core.journal.rows import ExtentRow, Row, Table
 from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import ExtentSlots, Generations
-from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
+from kvstore.holder.carrier import CarriedDescriptor, CarrierFailed, DescriptorCarrier
 from kvstore.holder.holder_process import DescriptorKind
 from kvstore.ring import JournalUnusable
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import ExtentUnusable, StorageError
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.held_memory import data_name, process_name, table_name
+from kvstore.storage.held_memory import (
+    DATA_ENDING,
+    PROCESS_NAMES,
+    data_name,
+    process_name,
+    table_name,
+)
 from kvstore.storage.host.memfd import PLAIN, fill, map_memfd
 from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.left_memory import LeftMemory, is_left
 from kvstore.succession.samples import Read, Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -70,12 +77,26 @@ class Estate:
     Either ``inherit`` succeeds once, or ``discard`` follows.
     """
 
-    def __init__(self, carrier: DescriptorCarrier, tiers: Sequence[Arenas]) -> None:
-        """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first."""
+    def __init__(
+        self, carrier: DescriptorCarrier, tiers: Sequence[Arenas], left: LeftMemory
+    ) -> None:
+        """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first.
+
+        ``left`` gets what earlier clean starts left, and what this one leaves.
+        """
         self._carrier = carrier
         self._tiers = tiers
+        self._left = left
+        every = carrier.descriptors()
+        left.take(every)
         # Those that belong to nobody else yet.
-        self._carried = carrier.descriptors()
+        self._carried = {name: each for name, each in every.items() if not is_left(name)}
+        # Copies of what workers may have mapped, and of their pidfds.
+        self._copies = {
+            name: CarriedDescriptor(os.dup(each.descriptor), each.identity)
+            for name, each in self._carried.items()
+            if is_of_workers(name)
+        }
         # The journal's come first: without it, what is left of a drop that was cut off is dropped.
         self._names = sorted(self._carried, key=is_of_journal, reverse=True)
         self._generations: dict[int, Generations] = {}
@@ -109,13 +130,16 @@ class Estate:
             del self._carried[process_name(each.process_id)]
         self._go_on(recovered, journal, contents.rows)
         self._drop(self._carried)
+        _close(self._copies)
         return Inheritance(cache, journal, processes, samples)
 
     def discard(self) -> None:
-        """Drops all descriptors. Processes that map some of the memory keep it for themselves."""
+        """Drops all descriptors, except what living processes may have mapped: that is left."""
         self._generations.clear()
         for each in self._tiers:
             each.close()
+        with suppress(CarrierFailed):
+            self._left.leave(self._copies)
         self._carrier.drop(self._names)
         _close(self._carried)
         # A cache that was recovered in part is a circle, and keeps the memory mapped.
@@ -146,13 +170,12 @@ class Estate:
             row.page_bytes,
             row.arena_offset,
         )
-        data, table = (self._carried[name].descriptor for name in names)
+        # They are the extent's from now on, also if it cannot be restored.
+        data, table = (self._carried.pop(name).descriptor for name in names)
         try:
             extent = self._tiers[row.tier - 1].restore(shape, data, table)
         except (ExtentUnusable, StorageError) as error:
             raise CleanStart(f"extent {row.extent_id}: {error}") from error
-        for name in names:
-            del self._carried[name]
         self._generations[row.extent_id] = extent.generation_table.view
 
     def _processes(self, cache: PrefixCache) -> Iterator[InheritedProcess]:
@@ -231,6 +254,11 @@ def _mapped(carried: CarriedDescriptor) -> memoryview:
 def is_of_journal(name: str) -> bool:
     """Returns whether a name is that of the journal's memory."""
     return name.startswith(JOURNAL_NAMES)
+
+
+def is_of_workers(name: str) -> bool:
+    """Returns whether a name is that of an extent's memory or of a process."""
+    return name.endswith(DATA_ENDING) or name.startswith(PROCESS_NAMES)
 
 
 def _require_equal(written: bytes, settings: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from kvstore.holder.holder_process import close_all
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.succession.durable_journal import DurableJournal, StoreRow
 from kvstore.succession.inheritance import (
     CleanStart,
@@ -31,6 +32,7 @@ from kvstore.succession.inheritance import (
     map_journal,
     settings_bytes,
 )
+from kvstore.succession.left_memory import LeftMemory
 from kvstore.succession.samples import Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -88,6 +90,9 @@ class Succession:
         self.samples = Samples()
         self.recovered_page_count = 0
         self.clean_start = ""
+        # Memory of an earlier store that counts as taken.
+        self.left = LeftMemory(carrier)
+        self._tiers: Sequence[Arenas] = ()
         self._carrier = carrier
         self._holder = holder
         self._settings = dict(settings or {})
@@ -192,7 +197,9 @@ class Succession:
         """
         if self._carrier is None:
             return make(self._store.store_epoch)
+        self._tiers = tiers
         inherited = self._inherit(self._carrier, tiers, make, clock)
+        self.count_left()
         if inherited is None:
             return self._begin_clean(make)
         cache, self.journal, self.processes, self.samples = inherited
@@ -224,6 +231,19 @@ class Succession:
         self.restore_carrier()
         carrier = self._carrier
         return self.outlives and carrier is not None and not (carrier.is_lost() or carrier.behind)
+
+    def count_left(self) -> bool:
+        """Takes memory that an earlier store left from the budgets. Returns if some became free.
+
+        Takes it from the lowest tier first, which serves requests the least.
+        """
+        rest, freed = self.left.look(), False
+        for each in reversed(self._tiers):
+            if isinstance(each.source, HostMemory):
+                part = min(rest, each.budget_bytes)
+                freed |= each.withhold(part)
+                rest -= part
+        return freed
 
     def leave_to_the_next(self, freeze: Callable[[], bool]) -> None:
         """Plans that ``leave`` yields: the memory stays for the next server.
@@ -257,6 +277,7 @@ class Succession:
 
     def close(self) -> None:
         """Ends the connection to the carrier."""
+        self.left.close()
         if self._carrier is not None:
             self._carrier.close()
 
@@ -272,7 +293,7 @@ class Succession:
             self._say_clean("no holder answers")
             return None
         began = clock()
-        estate = Estate(carrier, tiers)
+        estate = Estate(carrier, tiers, self.left)
         try:
             inheritance = estate.inherit(self._settings, make, began)
         except CleanStart as clean:

@@ -419,7 +419,7 @@ class EvictPrefixResponse(_message.Message):
     def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
-    __slots__ = ("namespace_id", "history")
+    __slots__ = ("namespace_id", "history", "batches")
     class History(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HISTORY_UNSPECIFIED: _ClassVar[WatchEventsRequest.History]
@@ -430,12 +430,14 @@ class WatchEventsRequest(_message.Message):
     HISTORY_ALONE: WatchEventsRequest.History
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     history: WatchEventsRequest.History
-    def __init__(self, namespace_id: _Optional[bytes] = ..., history: _Optional[_Union[WatchEventsRequest.History, str]] = ...) -> None: ...
+    batches: bool
+    def __init__(self, namespace_id: _Optional[bytes] = ..., history: _Optional[_Union[WatchEventsRequest.History, str]] = ..., batches: _Optional[bool] = ...) -> None: ...
 
 class WatchEventsResponse(_message.Message):
-    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed", "began", "pages_copied", "copies_removed", "namespace_changed", "tenant")
+    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed", "began", "pages_copied", "copies_removed", "namespace_changed", "batch", "tenant")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LOST_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
@@ -446,6 +448,7 @@ class WatchEventsResponse(_message.Message):
     PAGES_COPIED_FIELD_NUMBER: _ClassVar[int]
     COPIES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     lost_event_count: int
@@ -457,8 +460,15 @@ class WatchEventsResponse(_message.Message):
     pages_copied: PagesEvent
     copies_removed: PagesEvent
     namespace_changed: NamespaceEvent
+    batch: EventBatch
     tenant: str
-    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ..., began: _Optional[_Union[WatchBegan, _Mapping]] = ..., pages_copied: _Optional[_Union[PagesEvent, _Mapping]] = ..., copies_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., namespace_changed: _Optional[_Union[NamespaceEvent, _Mapping]] = ..., tenant: _Optional[str] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ..., began: _Optional[_Union[WatchBegan, _Mapping]] = ..., pages_copied: _Optional[_Union[PagesEvent, _Mapping]] = ..., copies_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., namespace_changed: _Optional[_Union[NamespaceEvent, _Mapping]] = ..., batch: _Optional[_Union[EventBatch, _Mapping]] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class EventBatch(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[WatchEventsResponse]
+    def __init__(self, events: _Optional[_Iterable[_Union[WatchEventsResponse, _Mapping]]] = ...) -> None: ...
 
 class WatchBegan(_message.Message):
     __slots__ = ("store_epoch", "remembered_event_count")

@@ -29,10 +29,18 @@ def soon() -> float:
 
 
 @pytest.fixture(
-    scope="module", params=["memory", "valkey over unix", "valkey over tcp", "redis over tls"]
+    scope="module",
+    params=["memory", "folder", "valkey over unix", "valkey over tcp", "redis over tls"],
 )
 def make_engine(request: pytest.FixtureRequest) -> Iterator[MakeEngine]:
     """Returns a function that connects one more engine to the same values."""
+    if request.param == "folder":
+        folders = pytest.importorskip(
+            "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
+        )
+        with TemporaryDirectory(prefix="kv-") as name:
+            yield lambda: folders.FolderEngine(Path(name))
+        return
     if request.param == "memory":
         values: dict[bytes, tuple[bytes, int]] = {}
         yield lambda: MemoryEngine(values)
@@ -70,6 +78,12 @@ def engine(make_engine: MakeEngine) -> Iterator[RemoteEngine]:
     made = make_engine()
     yield made
     made.close()
+
+
+def needs_expiry(engine: RemoteEngine) -> None:
+    """Skips a test of expiry on an engine that says that it has none."""
+    if not engine.capabilities.expires:
+        pytest.skip("needs an engine that expires values, which this one does not")
 
 
 def fresh_names(count: int) -> list[bytes]:
@@ -157,6 +171,9 @@ def test_existence_is_told_for_each_name(engine: RemoteEngine, count: int) -> No
     put(engine, names[::3], [b"x"] * len(names[::3]))
     assert engine.exists_many(names, soon()) == [at % 3 == 0 for at in range(count)]
     assert engine.exists_many(names[::3] * 2, soon()) == [True] * 2 * len(names[::3])
+    engine.delete_many(names[:-1], soon())
+    last = (count - 1) % 3 == 0
+    assert engine.exists_many(names, soon()) == [*([False] * (count - 1)), last][:count]
 
 
 def test_deleted_values_are_gone(engine: RemoteEngine) -> None:
@@ -170,6 +187,7 @@ def test_deleted_values_are_gone(engine: RemoteEngine) -> None:
 
 def test_values_expire(engine: RemoteEngine) -> None:
     """A value with a short life leaves, and one with a long life stays."""
+    needs_expiry(engine)
     short, long = fresh_names(2)
     values = [memoryview(b"x")] * 2
     assert list(engine.put_many([short, long], values, [1, LIFE_MS], soon())) == [None, None]
@@ -177,6 +195,41 @@ def test_values_expire(engine: RemoteEngine) -> None:
     while engine.exists_many([short], soon())[0]:
         assert monotonic() < end
     assert engine.exists_many([long], soon()) == [True]
+
+
+def test_a_refresh_extends_lives_and_shortens_none(engine: RemoteEngine) -> None:
+    """Lives in the past and missing names do no harm."""
+    needs_expiry(engine)
+    short, long, missing = fresh_names(3)
+    lives = [400, LIFE_MS]
+    assert not any(engine.put_many([short, long], [memoryview(b"x")] * 2, lives, soon()))
+    engine.refresh_many([short, long, missing], [LIFE_MS, -(10**12), LIFE_MS], soon())
+    start = engine.time_ms(soon())
+    end = soon()
+    while engine.time_ms(soon()) < start + 500:
+        assert monotonic() < end
+    assert engine.exists_many([short, long, missing], soon()) == [True, True, False]
+
+
+def test_a_control_value_is_set_once_or_replaced(engine: RemoteEngine) -> None:
+    """The first of two hosts that set an absent one wins, and both learn it."""
+    name = fresh_names(1)[0].replace(b"kv1", b"kvr")
+    assert engine.control(name, soon()) is None
+    assert engine.set_control(name, b"one", LIFE_MS, soon(), only_if_absent=True)
+    assert not engine.set_control(name, b"two", LIFE_MS, soon(), only_if_absent=True)
+    assert engine.control(name, soon()) == b"one"
+    assert engine.set_control(name, b"three", LIFE_MS, soon(), only_if_absent=False)
+    assert engine.control(name, soon()) == b"three"
+
+
+def test_a_control_value_expires(engine: RemoteEngine) -> None:
+    """A namespace that nobody uses leaves nothing in the engine."""
+    needs_expiry(engine)
+    name = fresh_names(1)[0].replace(b"kv1", b"kvr")
+    assert engine.set_control(name, b"one", 1, soon(), only_if_absent=False)
+    end = soon()
+    while engine.control(name, soon()) is not None:
+        assert monotonic() < end
 
 
 @pytest.mark.parametrize("life", [0, -1, -(10**12)])
@@ -203,6 +256,13 @@ CALLS: dict[str, Callable[[RemoteEngine, float], object]] = {
     ),
     "put_many": lambda engine, deadline: list(
         engine.put_many(fresh_names(1), [memoryview(b"x")], [LIFE_MS], deadline)
+    ),
+    "refresh_many": lambda engine, deadline: engine.refresh_many(
+        fresh_names(1), [LIFE_MS], deadline
+    ),
+    "control": lambda engine, deadline: engine.control(fresh_names(1)[0], deadline),
+    "set_control": lambda engine, deadline: engine.set_control(
+        fresh_names(1)[0], b"x", LIFE_MS, deadline, only_if_absent=False
     ),
     "delete_many": lambda engine, deadline: engine.delete_many(fresh_names(1), deadline),
     "time_ms": lambda engine, deadline: engine.time_ms(deadline),

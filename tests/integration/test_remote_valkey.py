@@ -472,7 +472,7 @@ def test_a_read_changes_no_expiry(engine: ValkeyEngine, server: ValkeyServer) ->
 def test_a_dump_of_the_server_shows_nothing(engine: ValkeyEngine, server: ValkeyServer) -> None:
     """No eight bytes of tokens, digests, revision, checksum, content or secret are in it."""
     names, sealed = RemoteNames(SECRET), []
-    sealer = PageSealer(SECRET, names)
+    sealer = PageSealer(SECRET)
     pages = [written_page(seed) for seed in range(20)]
     for each in pages:
         value = memoryview(bytearray(each.page.page_bytes + SEAL_BYTES))

@@ -19,6 +19,8 @@ from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import (
+    IDENTITY,
+    LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
@@ -539,6 +541,30 @@ def write_removal(owner: HolderClient) -> None:
     assert isinstance(row, NamespaceRow)
     digest = namespace_digest(row.tenant, row.identity, row.layout)
     journal.put(Table.REMOVALS, 7, RemovalRow(7, row.namespace_id, digest, None))
+
+
+def test_old_memory_of_a_living_worker_is_not_allocated_twice(
+    store: RunningStore, holder: HolderFolder, worker_of: Callable[[], WorkerProcess]
+) -> None:
+    """After a clean start it counts as taken until the worker is dead, also for later servers."""
+    worker = worker_of()
+    fill_all(store, holder)
+    worker.ask("match", "key", MANY[0])
+    worker.signal(signal.SIGSTOP)
+    store.kill()
+    store._arguments += ["--prefix-cache-backend", "hash"]
+    store.start()
+    assert "memory_left_behind" in store.log
+    store.restart()
+    with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+        namespace = client.namespace(IDENTITY, LAYOUT)
+        assert wait_until(lambda: "POOL_EXHAUSTED" in str(namespace.failure))
+        assert extents_in(holder) == set()
+        worker.kill()
+        assert namespace.wait_open(LIMIT)
+    assert "memory_left_behind_is_free" in store.log
+    fill(store, TOKENS)
+    assert found(store, TOKENS) == PAGES
 
 
 def test_a_clean_start_drops_what_was_there(store: RunningStore, holder: HolderFolder) -> None:

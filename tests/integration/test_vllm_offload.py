@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from kvstore_client import (
     PageRef,
     connect_admin,
 )
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import StoreAccess
@@ -111,7 +113,8 @@ class Engine:
 
     def write(self, tracked: Stored, pages: Sequence[GroupPage], fill: int) -> int:
         """Writes pages into slots, and notes that they are; returns how many got one."""
-        wanted = [(repr(page).encode(), page) for page in pages]
+        name = tracked.request.all_token_ids[0]
+        wanted = [(repr((name, page)).encode(), page) for page in pages]
         # A busy machine may take longer to reserve slots than a request waits for them.
         self.reserve.want(len(wanted))
         assert wait_until(self._has_slots)
@@ -134,6 +137,7 @@ class Engine:
         def settled() -> bool:
             self.answers.deliver()
             self.publications.deliver()
+            self.stores.send()
             return not self.answers.under_way and not self.publications.under_way
 
         assert wait_until(settled)
@@ -270,6 +274,90 @@ def test_a_publication_in_pieces_is_no_lookup(engine: Engine, store: RunningStor
         after = admin.stats().counters
     assert after.lookup_count - before.lookup_count == 1
     assert after.matched_token_count == before.matched_token_count
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Provides the calls that publish or match, each with the kinds of its operations."""
+    made: list[list[str]] = []
+    run_step, match, insert = LeaseCalls.run_step, LeaseCalls.match, LeaseCalls.insert
+
+    def step(self: LeaseCalls, space: bytes, each: Sequence[Any], timeout: float) -> Any:  # noqa: ANN401
+        made.append([str(operation.WhichOneof("operation")) for operation in each])
+        return run_step(self, space, each, timeout)
+
+    def matched(self: LeaseCalls, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        made.append(["one match"])
+        return match(self, *arguments, **named)
+
+    def inserted(self: LeaseCalls, *arguments: Any) -> Any:  # noqa: ANN401
+        made.append(["one insert"])
+        return insert(self, *arguments)
+
+    monkeypatch.setattr(LeaseCalls, "run_step", step)
+    monkeypatch.setattr(LeaseCalls, "match", matched)
+    monkeypatch.setattr(LeaseCalls, "insert", inserted)
+    return made
+
+
+def test_requests_of_a_step_are_published_in_one_call(
+    engine: Engine, calls: list[list[str]]
+) -> None:
+    """Their first pages need one call for all of them, and later pages two."""
+    requests = [engine.look_up(tokens(7_000 + 100 * number, 4)) for number in range(3)]
+    calls.clear()
+    for each in requests:
+        engine.write(each, path(0, 1), 1)
+    engine.settle()
+    assert calls == [["insert", "insert", "insert", "abort"]]
+    calls.clear()
+    for each in requests:
+        engine.write(each, path(2, 3), 1)
+        engine.stores.finish(each)
+    engine.settle()
+    assert calls == [["match"] * 3, ["insert", "insert", "insert", "release", "abort"]]
+    assert all(each.idle for each in requests)
+    assert len(engine.published) == 12
+
+
+def test_a_request_that_cannot_be_published_fails_alone(engine: Engine) -> None:
+    """The others of its call are published."""
+    requests = [engine.look_up(tokens(8_000 + 100 * number, 2)) for number in range(2)]
+    for each in requests:
+        engine.write(each, path(0, 1), 1)
+    first, second = [wanted for _, wanted in engine.stores._waiting]
+    engine.stores._waiting.clear()
+    # Slots that another request has used, and tokens that no sequence has.
+    used = first._replace(token_ids=tokens(8_500, 2))
+    strange = first._replace(token_ids=[-1] * 2 * PAGE)
+    wanted = [first, used, strange, second]
+    found = Publication(engine.work, PAGE).publish(wanted)
+    assert [each.path_end for each in found] == [2, 0, 0, 2]
+    spares = {each.spare for part in (first, second) for each in part.pages}
+    assert set().union(*(each.used for each in found)) == spares
+    engine.reserve.used(spares)
+
+
+def test_pages_on_those_of_another_request_of_the_call_follow_them(
+    engine: Engine, calls: list[list[str]]
+) -> None:
+    """The later request's base is found once the earlier one's pages are published."""
+    first, later = engine.look_up(tokens(9_000, 2)), engine.look_up(tokens(9_000, 4))
+    later.stored_pages = 2
+    calls.clear()
+    engine.write(first, path(0, 1), 1)
+    engine.write(later, path(2, 3), 1)
+    engine.stores.finish(first)
+    engine.stores.finish(later)
+    engine.settle()
+    assert calls == [
+        ["match"],
+        ["insert", "abort"],
+        ["one match"],
+        ["insert", "release", "abort"],
+    ]
+    again = engine.look_up(tokens(9_000, 4))
+    assert engine.fills(again, path(0, 1, 2, 3)) == [{1}, {2}, {3}, {4}]
 
 
 def test_a_match_ends_where_the_windows_are(hybrid: Engine) -> None:

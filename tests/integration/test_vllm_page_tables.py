@@ -8,6 +8,7 @@ from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.step_operations import AcquirePages, InsertPages
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.step_plan import BlockTransfer
 from processes.resident_bytes import mapped_memfds, resident_bytes
@@ -40,8 +41,8 @@ def acquire_whole(work: StoreWork, tokens: list[int]) -> Acquired:
     found: list[Acquired] = []
 
     def acquired() -> bool:
-        each = work.acquire(KEY, tokens, yielding=False)
-        assert each is not None
+        [each] = work.run_step([AcquirePages(KEY, tokens, False, lambda _: None)])  # noqa: FBT003
+        assert isinstance(each, Acquired)
         if len(pages_of(each)) == BLOCKS:
             found.append(each)
         else:
@@ -76,7 +77,8 @@ def test_a_new_extent_is_not_filled_while_a_prompt_is_computed(store: RunningSto
         assert rank.ask("resident") in SAVED
         assert resident_bytes(NAME, others) == 0
         # The scheduler reads the saved pages for their checksums, and nothing else.
-        assert work.insert(KEY, tokens, acquired, 0, BLOCKS)
+        insert = InsertPages(KEY, tokens, acquired, 0, BLOCKS, None, lambda _: None)
+        assert work.run_step([insert]) == [True]
         assert resident_bytes(NAME, others) in SAVED
         acquired.release()
         access.close()

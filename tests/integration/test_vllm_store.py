@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 
 from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.step_operations import AcquirePages, InsertPages, ReleasePages
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
@@ -36,9 +39,21 @@ def access(store: RunningStore) -> Iterator[StoreAccess]:
     made.close()
 
 
+def acquire(work: StoreWork, tokens: Sequence[int], *, yielding: bool = False) -> Acquired | None:
+    """Acquires the pages of one request, in a step of its own."""
+    [acquired] = work.run_step([AcquirePages(KEY, tokens, yielding, lambda _: None)])
+    assert not isinstance(acquired, bool)
+    return acquired
+
+
+def insert(acquired: Acquired, tokens: Sequence[int], start: int, end: int) -> InsertPages:
+    """Returns the insert of some pages."""
+    return InsertPages(KEY, tokens, acquired, start, end, None, lambda _: None)
+
+
 def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -> Acquired:
     """Saves pages in two inserts, as a request does."""
-    acquired = work.acquire(KEY, tokens, yielding=True)
+    acquired = acquire(work, tokens, yielding=True)
     assert acquired is not None
     assert acquired.reservation is not None
     for page in acquired.reservation.pages:
@@ -46,8 +61,8 @@ def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -
     start = acquired.reservation.start_page
     end = start + acquired.reservation.page_count
     middle = start + acquired.reservation.page_count // 2
-    assert work.insert(KEY, tokens, acquired, start, middle)
-    assert work.insert(KEY, tokens, acquired, middle, end)
+    for part in ((start, middle), (middle, end)):
+        assert work.run_step([insert(acquired, tokens, *part)]) == [True]
     return acquired
 
 
@@ -68,7 +83,7 @@ def test_what_is_saved_is_found_whole_and_as_it_was(access: StoreAccess) -> None
     assert acquired.reservation is not None
     assert acquired.reservation.page_count == 2
     acquired.release()
-    everything = work.acquire(KEY, TOKENS, yielding=False)
+    everything = acquire(work, TOKENS)
     assert everything is not None
     with everything:
         assert everything.match.page_count == 6
@@ -92,9 +107,9 @@ def test_who_yields_gets_nothing_while_another_saves_the_same(access: StoreAcces
     """A yielding acquire gets no slots while another saves the same prompt. Others get them."""
     work = StoreWork(access, PAGE, 20.0)
     tokens = [each + 200 for each in TOKENS]
-    first = work.acquire(KEY, tokens, yielding=True)
-    second = work.acquire(KEY, tokens, yielding=True)
-    third = work.acquire(KEY, tokens, yielding=False)
+    first = acquire(work, tokens, yielding=True)
+    second = acquire(work, tokens, yielding=True)
+    third = acquire(work, tokens)
     assert first is not None
     assert second is not None
     assert third is not None
@@ -108,10 +123,10 @@ def test_who_yields_gets_nothing_while_another_saves_the_same(access: StoreAcces
 def test_of_a_store_that_is_full_the_first_pages_can_be_had(access: StoreAccess) -> None:
     """In a full store an acquire gets the first part of the missing pages."""
     work = StoreWork(access, PAGE, 20.0)
-    most = work.acquire(KEY, list(range(1000, 1000 + 50 * PAGE)), yielding=False)
+    most = acquire(work, list(range(1000, 1000 + 50 * PAGE)))
     assert most is not None
     assert most.reservation is not None
-    rest = work.acquire(KEY, list(range(3000, 3000 + 40 * PAGE)), yielding=False)
+    rest = acquire(work, list(range(3000, 3000 + 40 * PAGE)))
     assert rest is not None
     assert rest.reservation is not None
     assert 0 < rest.reservation.page_count < 40
@@ -128,9 +143,49 @@ def test_without_a_store_all_is_a_miss(tmp_path: object) -> None:
     assert access.share_lease() is None
     match = work.look_up(KEY, TOKENS)
     assert match is None or match.page_count == 0
-    acquired = work.acquire(KEY, TOKENS, yielding=True)
+    acquired = acquire(work, TOKENS, yielding=True)
     assert acquired is None or acquired.reservation is None
     access.close()
+
+
+def test_requests_of_a_step_are_one_call(
+    access: StoreAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them acquire in one call, and insert and release in another; each has its outcome."""
+    work = StoreWork(access, PAGE, 20.0)
+    calls: list[list[str]] = []
+
+    def counted(
+        self: LeaseCalls,
+        namespace_id: bytes,
+        operations: Sequence[Any],
+        *rest: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        calls.append([each.WhichOneof("operation") for each in operations])
+        return run_step(self, namespace_id, operations, *rest)
+
+    run_step = LeaseCalls.run_step
+    monkeypatch.setattr(LeaseCalls, "run_step", counted)
+    prompts = [[each + 10_000 * number for each in TOKENS[:8]] for number in range(1, 5)]
+    done: list[Any] = []
+    wanted = [AcquirePages(KEY, each, True, done.append) for each in prompts]  # noqa: FBT003
+    found = [each for each in work.run_step(wanted) if isinstance(each, Acquired)]
+    assert calls == [["acquire"] * 4]
+    # The last one's reservation is given up, so its insert fails, and no other.
+    assert found[3].reservation is not None
+    found[3].reservation.abort()
+    ending = [
+        operation
+        for acquired, tokens in zip(found, prompts, strict=True)
+        for operation in (insert(acquired, tokens, 0, 2), ReleasePages(KEY, acquired))
+    ]
+    assert work.run_step(ending) == [True, None, True, None, True, None, False, None]
+    assert [each.count("insert") for each in calls] == [0, 3]
+    matches = [work.look_up(KEY, each) for each in prompts]
+    assert [each and each.page_count for each in matches] == [2, 2, 2, 0]
+    for match in matches:
+        assert match is not None
+        match.release()
 
 
 class NotedAnswers(ThreadedAnswers):

@@ -3,18 +3,16 @@
 A server's replies are generated: real ones, changed ones, and any bytes at all.
 """
 
-import socket
 from collections.abc import Callable
-from itertools import pairwise
-from threading import Thread
-from time import monotonic
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore.remote.engine import ReadResult
-from kvstore.remote.errors import RemoteError, ReplyMalformed
+from kvstore.remote.errors import EngineCut, RemoteError, ReplyMalformed
 from kvstore.remote.valkey.resp import MOST_LINE_BYTES, SCRATCH_BYTES, RespConnection
+from remote.scripted_server import answered
 
 SIZE = 40
 GUARD = b"\xee" * 64
@@ -74,31 +72,13 @@ class Pages:
         return self._memory.startswith(GUARD) and self._memory.endswith(GUARD)
 
 
-def connected(reply: bytes, cuts: list[int]) -> tuple[RespConnection, socket.socket, Thread]:
-    """Returns a connection whose server sends a reply in pieces and ends."""
-    ours, theirs = socket.socketpair()
-    ends = sorted({min(cut, len(reply)) for cut in cuts} | {0, len(reply)})
-
-    def serve() -> None:
-        try:
-            for start, end in pairwise(ends):
-                theirs.sendall(reply[start:end])
-            theirs.shutdown(socket.SHUT_WR)
-        except OSError:
-            return  # the connection was closed, as it should be
-
-    thread = Thread(target=serve)
-    thread.start()
-    made = RespConnection(ours)
-    made.deadline = monotonic() + 60.0
-    return made, theirs, thread
-
-
 CALLS: dict[str, Callable[[RespConnection, Pages], object]] = {
     "value": lambda connection, pages: connection.value(pages.buffer),
     "integer": lambda connection, _: connection.integer(),
     "simple": lambda connection, _: connection.simple(),
     "outcome": lambda connection, _: connection.outcome(),
+    "short_value": lambda connection, _: connection.short_value(64),
+    "stored": lambda connection, _: connection.stored(),
     "pair": lambda connection, _: connection.pair(),
 }
 
@@ -116,9 +96,8 @@ def test_no_reply_does_harm(reply: bytes, calls: list[str], cuts: list[int]) -> 
 
     After a malformed reply the connection is broken. Otherwise each reply was taken exactly once.
     """
-    connection, server, thread = connected(reply, cuts)
     pages = Pages()
-    try:
+    with answered(reply, cuts) as connection:
         connection.send(b"PING\r\n" * len(calls), replies=len(calls))
         for done, call in enumerate(calls):
             try:
@@ -126,14 +105,26 @@ def test_no_reply_does_harm(reply: bytes, calls: list[str], cuts: list[int]) -> 
             except RemoteError as error:
                 if isinstance(error, ReplyMalformed):
                     assert connection.is_broken
-                if connection.is_broken:
+                if connection.is_broken or isinstance(error, EngineCut):
+                    assert connection.due or connection.is_broken
                     break
             assert connection.due == len(calls) - done - 1
         assert pages.are_guarded()
-    finally:
-        connection.close()
-        server.close()
-        thread.join()
+
+
+@given(size=st.one_of(st.integers(SIZE + 1, 10**18), st.integers(-(10**18), -2)))
+@example(size=SIZE + 7)
+@example(size=-2)
+def test_a_value_cannot_smuggle_replies(size: int) -> None:
+    """A longer value ends the connection before its body, whose bytes may look like replies."""
+    body = b"v" * max(min(SIZE, SIZE + size), 0) if size < 0 else b"v" * SIZE
+    pages = Pages()
+    with answered(b"$%d\r\n%b\r\n+OK\r\n" % (size, body), []) as connection:
+        connection.send(b"", replies=2)
+        with pytest.raises(ReplyMalformed):
+            connection.value(pages.buffer)
+        assert connection.is_broken
+        assert bytes(pages.buffer) == bytes(SIZE)
 
 
 @given(
@@ -143,8 +134,7 @@ def test_no_reply_does_harm(reply: bytes, calls: list[str], cuts: list[int]) -> 
 def test_values_are_told_apart_however_they_come(values: list[bytes], cuts: list[int]) -> None:
     """Pieces of a reply may end anywhere, and several replies may come in one piece."""
     reply = b"".join(b"$%d\r\n%b\r\n:%d\r\n" % (len(each), each, len(each)) for each in values)
-    connection, server, thread = connected(reply, cuts)
-    try:
+    with answered(reply, cuts) as connection:
         connection.send(b"", replies=2 * len(values))
         for value in values:
             buffer = bytearray(len(value))
@@ -152,7 +142,3 @@ def test_values_are_told_apart_however_they_come(values: list[bytes], cuts: list
             assert buffer == value
             assert connection.integer() == len(value)
         assert connection.due == 0
-    finally:
-        connection.close()
-        server.close()
-        thread.join()

@@ -4,12 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from kvstore.remote.names import SHARD_COUNT, RemoteNames, RemotePage
+from kvstore.remote.names import SHARD_COUNT, RemotePage
 from kvstore.remote.sealing import SEAL_BYTES, PageRejected, PageSealer
 from remote.remote_pages import SECRET
 
-NAMES = RemoteNames(SECRET)
-SEALER = PageSealer(SECRET, NAMES)
+SEALER = PageSealer(SECRET)
 digests = st.binary(min_size=32, max_size=32)
 
 

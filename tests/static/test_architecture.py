@@ -41,6 +41,8 @@ ERRORS = "kvstore.errors"
 VERSION = "kvstore.__version__"
 # Spans, which it alone knows how to make; without any it imports nothing.
 TRACING = "kvstore.tracing"
+# The share of the interpreter of work in the background.
+BACKGROUND = "kvstore.background"
 # Files of an operator, read without waiting for a pipe's other end.
 FILES = "kvstore.operator_files"
 # The log, and the call under way that it names.
@@ -50,21 +52,28 @@ WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 ALLOWED = {
     "kvstore/ring": set(),
     "kvstore/core": {ERRORS},
-    "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
+    "kvstore/storage": {ERRORS, BACKGROUND, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
     "kvstore/remote": {ERRORS, FILES},
-    "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"}
+    "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
-    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service", "kvstore.succession"},
+    "kvstore/metrics": {
+        ERRORS,
+        BACKGROUND,
+        "kvstore.core",
+        "kvstore.service",
+        "kvstore.succession",
+    },
     "kvstore/rpc": WIRE
-    | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
+    | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
     "kvstore/config/show.py": {"kvstore.access_rules", "kvstore.config"},
+    "kvstore/background.py": set(),
     "kvstore/errors.py": set(),
     "kvstore/logs.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},

@@ -49,9 +49,8 @@ def sharing(here: World, *, small: bool) -> None:
         shared = stack.enter_context(store(here.folder / "shared", "--tier1-bytes", "512MiB"))
         first = stack.enter_context(here.engine("first", shared))
         first_engine(here, shared, first, small=small)
-        loads = {} if here.offloads else {"load_async": False}
         second = stack.enter_context(
-            here.engine("second", shared, local_prefix_cache=True, extra=loads)
+            here.engine("second", shared, local_prefix_cache=True, extra={"load_async": False})
         )
         second_engine(here, shared, second, small=small)
 
@@ -61,11 +60,11 @@ def failing(here: World) -> None:
     with store(here.folder / "failing", "--tier1-bytes", "512MiB") as shared:
         for load_async, name in ((True, "asynchronous"), (False, "synchronous")):
             extra = {"fault_load_fraction": SHARE, "load_async": load_async}
-            if here.offloads:
-                # Its loads are always beside the steps; here both kinds of local cache.
-                del extra["load_async"]
             with here.engine(
-                f"failing-{name}", shared, extra=extra, local_prefix_cache=load_async
+                f"failing-{name}",
+                shared,
+                extra=extra,
+                local_prefix_cache=load_async or here.offloads,
             ) as engine:
                 failing_loads(here, shared, engine, name)
         with here.engine("faulty", shared, wrong_page=True) as engine:
@@ -96,7 +95,15 @@ def narrowness(here: World) -> None:
     ):
         hinted(here, tight, engine)
     if here.offloads:
-        # Its copies always run beside steps.
+        # vLLM's connector knows no running requests that load, and so are preempted.
+        within = {"load_async": False}
+        with (
+            store(here.folder / "within", "--tier1-bytes", "64MiB") as shared,
+            here.engine(
+                "within", shared, device_pages=DEVICE_PAGES, extra=within, local_prefix_cache=True
+            ) as engine,
+        ):
+            preempted(here, shared, engine, "preempted, with loads within a step")
         return
     with (
         store(here.folder / "late", "--tier1-bytes", "64MiB") as shared,

@@ -202,6 +202,7 @@ class Engine:
         def idle() -> bool:
             self.manager.begin_step(idle=True)
             self.manager.on_schedule_end(None)  # type: ignore[arg-type]
+            self.manager.publish_copied()
             return not self.manager.has_pending_work()
 
         assert wait_until(idle, LIMIT)
@@ -505,6 +506,10 @@ def test_pages_that_are_not_mapped_are_never_copied(engine: Engine) -> None:
     runs = [(DatedRun(99, [0]),), (DatedRun(extent_id, [1 << 20]),), None]
     for number, each in enumerate(runs):
         pages = StorePages(1_000 + number, "a request", each)
+        for rank in engine.ranks:
+            assert rank.copies.submit_load(number, pages, GPULoadStoreSpec([3], [1], [0]))
+            assert rank.copies.take_failed().block_ids == {3}
+            assert len(rank.copies.get_finished()) == 1
         assert engine.copy([3], pages, load=True) == {"a request"}
         assert not engine.copy([3], pages, load=False)
     assert torch.equal(before, engine.ranks[0].blocks)
@@ -547,6 +552,23 @@ def test_a_failed_save_is_not_published(engine: Engine) -> None:
     keys, context = engine.arrive(Asked("second", prompt(1, 8)))
     assert engine.hits(keys, context) == 0
     engine.end(context)
+
+
+def test_after_a_load_that_failed_in_a_step_nothing_under_way_is_published(engine: Engine) -> None:
+    """Other requests may have computed on the blocks; what comes later is stored again."""
+    keys, context = engine.arrive(Asked("first", prompt(1, 8)))
+    engine.hits(keys, context)
+    stored = engine.prepare(keys, context)
+    engine.manager.store_nothing_under_way()
+    engine.copy(range(8), stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    assert not engine.prepare(keys, context).keys_to_store
+    engine.end(context)
+    for name, found in (("second", 0), ("third", 8)):
+        keys, context = engine.arrive(Asked(name, prompt(1, 8)))
+        assert engine.hits(keys, context) == found
+        engine.end(context)
+        engine.save(Asked(f"{name} again", prompt(1, 8)), range(8))
 
 
 def test_a_page_without_all_its_blocks_is_not_published(engine: Engine) -> None:
@@ -684,6 +706,7 @@ def step(engine: Engine) -> None:
     """Steps while a request runs."""
     engine.manager.begin_step(idle=False)
     engine.manager.on_schedule_end(None)  # type: ignore[arg-type]
+    engine.manager.publish_copied()
 
 
 def test_plans_without_copies_are_not_remembered(engine: Engine) -> None:

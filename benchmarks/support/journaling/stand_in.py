@@ -3,7 +3,15 @@
 from collections.abc import Hashable
 
 from kvstore.core.journal.memory import Buffer
-from kvstore.core.journal.rows import HoldKey, HoldRow, Row, Table, encode_hold, encode_row
+from kvstore.core.journal.rows import (
+    PIN_SCOPE,
+    HoldKey,
+    HoldRow,
+    Row,
+    Table,
+    encode_hold,
+    encode_row,
+)
 from kvstore.core.recovery.written import JournalContents
 
 SEGMENT_BYTES = 64 << 20
@@ -24,7 +32,7 @@ class BufferMemory:
         self._bytes = touched_memory(SEGMENT_BYTES)
         self._at = 0
         self._rows: dict[Hashable, bytes] = {}
-        self._tombstones: list[HoldKey | None] = [None] * (1 << 16)
+        self._tombstones: list[tuple[int, int, int] | None] = [None] * (1 << 16)
         self._buried = 0
         self.record_bytes = 0
 
@@ -37,18 +45,23 @@ class BufferMemory:
         self._at += len(record)
         self.record_bytes += len(record)
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin."""
+        self._rows[row[:3]] = encode_hold(row)
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Puts a row."""
         del table
-        self._rows[key] = encode_hold(row) if isinstance(row, HoldRow) else encode_row(row)
+        self._rows[key] = encode_row(row)
 
     def clear(self, table: Table, key: Hashable) -> None:
         """Removes a row."""
         del table
         self._rows.pop(key, None)
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone, and removes a pin's row."""
+        key = lease, PIN_SCOPE, pin_id
         self._rows.pop(key, None)
         self._tombstones[self._buried % len(self._tombstones)] = key
         self._buried += 1
@@ -66,6 +79,10 @@ class KeptMemory:
         """Adds a record."""
         self._records.append(b"".join(parts))
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin."""
+        self.put(Table.HOLDS, row.key, row)
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Puts a row."""
         self._rows.setdefault(table, {})[key] = row
@@ -74,8 +91,9 @@ class KeptMemory:
         """Removes a row."""
         self._rows.get(table, {}).pop(key, None)
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone, and removes a pin's row."""
+        key = HoldKey(lease, PIN_SCOPE, pin_id)
         self._tombstones.append(key)
         self.clear(Table.HOLDS, key)
 

@@ -129,7 +129,9 @@ class Admin:
         ``NamespaceNotFound``, or ``QuotaExceeded`` if there are too many watches already.
         """
         calls = self._calls()
-        request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history.value)
+        request = store_pb2.WatchEventsRequest(
+            namespace_id=namespace_id, history=history.value, batches=True
+        )
         return EventWatch(calls.stream(calls.store.WatchEvents, request, seconds))
 
     def peek_prefix(

@@ -138,6 +138,7 @@ class StoreStep:
         accept_next_token: bool = False,
         groups: Sequence[GroupWindow] = (),
         group_start_page: int = 0,
+        is_base: bool = False,
         budget: StoreBudget | None = None,
     ) -> StepOutcome[Match]:
         """Adds a ``Namespace.match``. Raises ``ValueError`` for invalid tokens or groups."""
@@ -154,6 +155,7 @@ class StoreStep:
                 prefill_tokens_per_second=self._namespace._stated_speed(),  # noqa: SLF001 - its own
                 windows=windows,
                 group_start_page=group_start_page,
+                is_base=is_base,
             )
             request.sequence.tokens = packed
             message = prefix_cache_pb2.StepOperation(match=request)
@@ -169,6 +171,7 @@ class StoreStep:
                 accept_next_token=accept_next_token,
                 groups=groups,
                 group_start_page=group_start_page,
+                is_base=is_base,
                 budget=budget,
             )
 

@@ -19,15 +19,14 @@ from kvstore.core.journal.records import (
     encode,
     parts_of_pages,
 )
-from kvstore.core.journal.rows import PIN_SCOPE, CounterRow, HoldKey, HoldRow, Row, Table
+from kvstore.core.journal.rows import PIN_SCOPE, CounterRow, HoldKey, Row, Table
 from kvstore.core.values.slots import Slots
 
 # Page ids are noted this many at a time, so that none is given out twice.
 ID_STEP = 1 << 20
-# A named tuple's constructor costs a Python frame.
-_new_tuple = tuple.__new__
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
 _HOLDS = Table.HOLDS
+_pack_abort = ABORT_FORM.pack
 PAGE_IDS, LEASE_NUMBERS = "page ids", "lease numbers"
 
 
@@ -35,12 +34,17 @@ class Journal:
     """Writes to a journal's memory. Gives pages their ids. Not thread-safe.
 
     ``next_id`` is that of the next page, and ``next_number`` that of the next record of a
-    reservation. All methods raise nothing.
+    reservation. All methods raise nothing. Each match writes a pin and each request ends one, so
+    ``hold`` and ``release`` are those of the memory, which saves a frame of each.
     """
 
     def __init__(self, memory: JournalMemory, next_id: int = NO_PAGE + 1) -> None:
         """``next_id`` MUST be more than any id that the memory knows."""
         self.memory = memory
+        # Writes a pin or a source pin.
+        self.hold = memory.hold
+        # Writes that a pin of a lease ends, and leaves a tombstone of its id.
+        self.release = memory.release
         self.next_id = next_id
         self.next_number = 1
         self._noted_id = next_id
@@ -77,22 +81,14 @@ class Journal:
         """Writes a next token, or that those within ``tail`` are forgotten."""
         self.memory.append(encode(EndRecord(namespace, above_id, page_id, tail, token)))
 
-    def hold(self, row: HoldRow) -> None:
-        """Writes a pin or a source pin."""
-        self.memory.put(_HOLDS, _new_tuple(HoldKey, row[:3]), row)
-
-    def release(self, lease: int, pin_id: int) -> None:
-        """Writes that a pin ends, and leaves a tombstone of its id."""
-        self.memory.release(_new_tuple(HoldKey, (lease, PIN_SCOPE, pin_id)))
-
     def drop(self, lease: int, pin_id: int) -> None:
         """Writes that a pin ends without a tombstone."""
         self.memory.clear(_HOLDS, HoldKey(lease, PIN_SCOPE, pin_id))
 
     def abort(self, lease: int, reservation_id: int, *, leaves_tombstone: bool = True) -> None:
         """Writes that a reservation ends, whose records up to now count no more."""
-        fields = (lease, reservation_id, self.next_number)
-        self.memory.append(ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields))
+        number = self.next_number
+        self.memory.append(_pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number))
 
     def end_lease(self, tenant: str, lease_id: bytes) -> None:
         """Writes that a lease id is not granted again."""

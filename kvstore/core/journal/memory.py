@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Hashable
 from typing import Protocol, TypeAlias
 
-from kvstore.core.journal.rows import HoldKey, Row, Table
+from kvstore.core.journal.rows import HoldRow, Row, Table
 
 Buffer: TypeAlias = "bytes | bytearray | array[int]"
 
@@ -20,14 +20,18 @@ class JournalMemory(Protocol):
         """Adds a record, given in parts, after all others."""
         ...
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin or a source pin."""
+        ...
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
-        """Puts a row in place of the one of its key, if there is one."""
+        """Puts a row of any other table in place of the one of its key, if there is one."""
         ...
 
     def clear(self, table: Table, key: Hashable) -> None:
         """Removes the row of a key. An unknown key has none."""
         ...
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone of a pin's id, then removes its row. May forget the oldest one."""
         ...

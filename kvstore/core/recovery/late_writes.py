@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 
 from kvstore.core.journal.memory import Buffer, JournalMemory
-from kvstore.core.journal.rows import HoldKey, Row, Table
+from kvstore.core.journal.rows import HoldRow, Row, Table
 
 
 class LateWrites:
@@ -22,6 +22,10 @@ class LateWrites:
         record = b"".join(parts)
         self._writes.append(lambda memory: memory.append(record))
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin."""
+        self._writes.append(lambda memory: memory.hold(row))
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Puts a row."""
         self._writes.append(lambda memory: memory.put(table, key, row))
@@ -30,6 +34,6 @@ class LateWrites:
         """Removes a row."""
         self._writes.append(lambda memory: memory.clear(table, key))
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone, and removes a pin's row."""
-        self._writes.append(lambda memory: memory.release(key))
+        self._writes.append(lambda memory: memory.release(lease, pin_id))

@@ -117,6 +117,25 @@ class RespConnection:
         self.due -= 1
         return line[1:]
 
+    def short_value(self, most_bytes: int) -> bytes | None:
+        """Receives a value of at most so many bytes, or None if there is none."""
+        size = self._number(self._head(), b"$")
+        found = None
+        if size != -1:
+            if not 0 <= size <= most_bytes:
+                raise self.malformed(f"a value of {size} bytes instead of {most_bytes} at most")
+            found = self._body(size)
+        self.due -= 1
+        return found
+
+    def stored(self) -> bool:
+        """Receives the status of a write with a condition; returns whether it held."""
+        head = self._head()
+        if head not in (b"+OK", b"$-1"):
+            raise self.malformed(f"{head[:40]!r} instead of OK or nothing")
+        self.due -= 1
+        return head == b"+OK"
+
     def outcome(self) -> RemoteError | None:
         """Receives the status of a write; returns the error that concerns this value alone."""
         try:
@@ -138,10 +157,7 @@ class RespConnection:
             size = self._number(self._line(), b"$")
             if not 0 < size <= most_bytes:
                 raise self.malformed(f"a number of {size} bytes")
-            digits = memoryview(bytearray(size))
-            self._receive(digits)
-            self._expect_end()
-            found.append(self._number(bytes(digits), b""))
+            found.append(self._number(self._body(size), b""))
         self.due -= 1
         return found[0], found[1]
 
@@ -177,6 +193,12 @@ class RespConnection:
             raise self.malformed(f"{line[:40]!r} instead of a number")
         return int(line[len(kind) :])
 
+    def _body(self, size: int) -> bytes:
+        body = memoryview(bytearray(size))
+        self._receive(body)
+        self._expect_end()
+        return bytes(body)
+
     def _expect_end(self) -> None:
         end = memoryview(bytearray(len(_END)))
         self._receive(end)
@@ -209,7 +231,6 @@ class RespConnection:
         except OSError as error:
             raise self._ended(error) from error
         if count == 0:
-            self.is_broken = True
             raise EngineCut("the engine ended the connection")
         return count
 
@@ -219,8 +240,8 @@ class RespConnection:
             raise TimeoutError
         self._socket.settimeout(left)
 
-    def _ended(self, error: OSError) -> RemoteError:
-        self.is_broken = True
+    @staticmethod
+    def _ended(error: OSError) -> RemoteError:
         if isinstance(error, TimeoutError):
             return DeadlinePassed("the engine did not answer in time")
         return EngineCut(f"the connection ended: {error}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from kvstore.remote.engine import EngineCapabilities, ReadResult
+from kvstore.remote.engine import MOST_CONTROL_BYTES, EngineCapabilities, ReadResult
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.valkey.address import EngineAddress, Place, Resolver, connect, read_clock
 from kvstore.remote.valkey.connection_pool import ConnectionPool
@@ -114,6 +114,37 @@ class ValkeyEngine:
                     _send_set(connection, names[sent], values[sent], now + lives_ms[sent])
                     sent += 1
                 yield connection.outcome()
+
+    def refresh_many(
+        self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float
+    ) -> None:
+        """Sets expiries only where they are later than before: no clock can delete a value."""
+        with self._connection(deadline) as connection:
+            now = _engine_ms(connection)
+            for start in range(0, len(names), NAMES_PER_TRIP):
+                part = slice(start, start + NAMES_PER_TRIP)
+                questions = [
+                    encoded(b"PEXPIREAT", name, b"%d" % (now + life), b"GT")
+                    for name, life in zip(names[part], lives_ms[part], strict=True)
+                ]
+                connection.send(b"".join(questions), replies=len(questions))
+                for _ in questions:
+                    _among(connection, 1)
+
+    def control(self, name: bytes, deadline: float) -> bytes | None:
+        """Reads a short value."""
+        with self._connection(deadline) as connection:
+            connection.send(encoded(b"GET", name))
+            return connection.short_value(MOST_CONTROL_BYTES)
+
+    def set_control(
+        self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
+    ) -> bool:
+        """Writes a short value, with a condition or without."""
+        condition = [b"NX"] if only_if_absent else []
+        with self._connection(deadline) as connection:
+            connection.send(encoded(b"SET", name, value, b"PX", b"%d" % life_ms, *condition))
+            return connection.stored()
 
     def delete_many(self, names: Sequence[bytes], deadline: float) -> None:
         """Unlinks values: the engine frees their memory later."""

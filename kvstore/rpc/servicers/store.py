@@ -53,7 +53,7 @@ class StoreServicer:
         )
 
     def GetStats(self, request: pb.GetStatsRequest, call: Call) -> pb.GetStatsResponse:
-        """Answers one consistent snapshot."""
+        """Answers a snapshot, in parts if it is large."""
         return report.stats_message(
             self._store.stats(call.who),
             uptime=self._store.uptime(),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 
+from kvstore import background
 from kvstore.core import Limits, Quotas
 from kvstore.core.stats import (
     ArenaStats,
@@ -243,6 +244,8 @@ def stats_message(
 ) -> store_pb2.GetStatsResponse:
     """Returns a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
 
+    Gives way to calls.
+
     ``tier_bytes`` is what each memory tier may take, as far as the caller may know.
     """
     return store_pb2.GetStatsResponse(
@@ -250,8 +253,8 @@ def stats_message(
         uptime=duration(uptime),
         counters=counters_message(stats.counters),
         arenas=[_arena_message(each) for each in stats.arenas],
-        namespaces=[namespace_message(each) for each in stats.namespaces],
-        leases=[lease_message(each) for each in stats.leases],
+        namespaces=[namespace_message(each) for each in background.gently(stats.namespaces)],
+        leases=[lease_message(each) for each in background.gently(stats.leases)],
         pin_count=stats.pin_count,
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
+from kvstore import background
 from kvstore.core import PrefixCache
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.clock import Clock
@@ -126,6 +127,7 @@ class Keeper:
                 return
             for keep in keeps:
                 self._write(page_store, keep)
+                background.give_way()
         self.due.set()
 
     def _finish(self) -> None:
@@ -134,6 +136,7 @@ class Keeper:
             writes = self._finished.popleft()
             with self._mutex:
                 self._cache.finish_writes([writes.keep], [writes.kept_end])
+            background.give_way()
 
     def _ended(self, writes: _Writes) -> None:
         self._finished.append(writes)

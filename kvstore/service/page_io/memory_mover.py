@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from kvstore import tracing
+from kvstore import background, tracing
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.placement import FIRST, LOWER
@@ -121,24 +121,25 @@ class Mover:
                 moves = self._cache.plan_moves(BATCH_PAGES)
                 for move in moves:
                     self._took(move.namespace.arena_in(move.tier))
-            copied = self.carry_out(moves)
+            background.give_way()
+            copied = self.carry_out(moves, give_way=background.give_way)
             if (moves and not copied) or not (before or moves):
                 return
         self.due.set()
 
-    def carry_out(self, moves: Items[Move]) -> int:
+    def carry_out(self, moves: Items[Move], give_way: Callable[[], None] = lambda: None) -> int:
         """Copies the pages of begun moves and finishes the moves; returns how many were copied.
 
-        One batch is copied while the batch before it is finished. If an exception is raised, no
-        move stays under way.
+        One batch is copied while the batch before it is finished. ``give_way`` is called after each
+        batch. If an exception is raised, no move stays under way.
         """
         if not tracing.ON or not moves:
-            return self._carry_out(moves)
+            return self._carry_out(moves, give_way)
         pages = sum(len(each.transfers) for each in moves)
         with tracing.span("copy", pages=pages, tier=moves[0].tier):
-            return self._carry_out(moves)
+            return self._carry_out(moves, give_way)
 
-    def _carry_out(self, moves: Items[Move]) -> int:
+    def _carry_out(self, moves: Items[Move], give_way: Callable[[], None]) -> int:
         waiting, copied = deque(moves), 0
         begun: deque[tuple[list[Move], Ending]] = deque()
         since = self._clock()
@@ -149,6 +150,7 @@ class Mover:
                 begun.append((batch, self._memory.begin_all(pairs)))
                 if len(begun) > 1:
                     copied, since = self._finish(waiting, *begun.popleft(), wrong, copied, since)
+                    give_way()
             while begun:
                 copied, since = self._finish(waiting, *begun.popleft(), wrong, copied, since)
         finally:

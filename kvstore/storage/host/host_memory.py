@@ -16,7 +16,7 @@ from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport, S
 from kvstore.storage.held_memory import HeldMemory, data_name
 from kvstore.storage.host import numa
 from kvstore.storage.host.hugepages import Hugepages, transparent_allowed
-from kvstore.storage.host.machine_limits import processor_count
+from kvstore.storage.host.machine_limits import machine_bounds, processor_count
 from kvstore.storage.host.memfd import (
     PLAIN,
     HostTerms,
@@ -235,8 +235,14 @@ class HostMemory:
         return self._terms.hugepages.granularity
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
-        """Logs each bound that is now less than a tier's budget. More may be available later."""
-        for bound in self._terms.bounds():
+        """Logs each bound that is now less than a tier's budget. More may be available later.
+
+        A carrier's bounds are not known here, except the machine's.
+        """
+        plain = self._terms.is_plain and self._register is None
+        elsewhere = plain and self.held.paid_elsewhere
+        bounds = machine_bounds(self._terms.root) if elsewhere else self._terms.bounds()
+        for bound in bounds:
             if budget_bytes > bound.available_bytes:
                 event = "tier1_bytes_beyond_memory" if tier == 1 else "tier2_bytes_beyond_memory"
                 fields = {f"tier{tier}_bytes": budget_bytes} | bound._asdict()

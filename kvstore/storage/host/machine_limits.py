@@ -136,10 +136,10 @@ def require(size_bytes: int, root: Path = Path("/")) -> None:
 
 def bounds(root: Path = Path("/")) -> list[Bound]:
     """Returns every bound: the machine's, and those of all cgroups of this process."""
-    return [*_machine(root), *_cgroups(root)]
+    return [*machine_bounds(root), *_cgroups(root)]
 
 
-def _machine(root: Path) -> Iterator[Bound]:
+def machine_bounds(root: Path = Path("/")) -> Iterator[Bound]:
     """Yields MemAvailable, the kernel's estimate of the memory available without swapping."""
     for line in read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):

@@ -1,11 +1,13 @@
 """The committing thread: it writes pages, then their headers, and syncs after each."""
 
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, wait
 from itertools import groupby
 from threading import Thread
 
 import structlog
 
+from kvstore import background
 from kvstore.storage.page_store import StoreState, checksum_of
 from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.file import SlabFile
@@ -17,6 +19,8 @@ from kvstore.storage.slab.tables import PendingRemoval, PendingWrite, SlabTables
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# Removed pages whose headers are emptied under the mutex at a time: half a millisecond.
+REMOVED_AT_ONCE = 256
 # Pages of one commit. Writes that arrive meanwhile share the next one's syncs.
 BATCH_BYTES = 64 << 20
 
@@ -97,12 +101,14 @@ class SlabCommitter:
         with tables.mutex:
             removals += self._take_removals()
             named = self._name(writes)
-            emptied = self._unname(removals)
+        emptied = self._unname(removals)
         slots = [each.slot for each in named if each.slot is not None]
         write_headers(self._file, tables.pool.segments, [*slots, *emptied])
+        for part in _parts(emptied):
+            with tables.mutex:
+                tables.settle(part)
+                tables.counters.removed_pages += len(part)
         with tables.mutex:
-            tables.settle(emptied)
-            tables.counters.removed_pages += len(emptied)
             for each in named:
                 self._publish(each)
         self._end(writes, removals, removed=True)
@@ -155,14 +161,19 @@ class SlabCommitter:
         return named
 
     def _unname(self, removals: list[PendingRemoval]) -> list[int]:
-        """Empties the headers of removed pages. Returns their slots."""
+        """Empties the headers of removed pages, some under the mutex at a time.
+
+        Returns their slots, which nobody else uses until they are settled.
+        """
         slots = [slot for each in removals for slot in each.slots]
         slots += [
             write.slot for each in removals for write in each.writes if write.slot is not None
         ]
-        for slot in slots:
-            segment, index = self._tables.pool.at(slot)
-            segment.write_header(index, None)
+        for part in _parts(slots):
+            with self._tables.mutex:
+                for slot in part:
+                    segment, index = self._tables.pool.at(slot)
+                    segment.write_header(index, None)
         return slots
 
     def _publish(self, write: PendingWrite) -> None:
@@ -189,6 +200,13 @@ class SlabCommitter:
             call_out(write.done, write.committed)
         for removal in removals:
             call_out(removal.done, removed)
+
+
+def _parts(slots: list[int]) -> Iterator[list[int]]:
+    """Yields the slots a part at a time. Gives way to calls between two parts."""
+    for first in range(0, len(slots), REMOVED_AT_ONCE):
+        yield slots[first : first + REMOVED_AT_ONCE]
+        background.give_way()
 
 
 def _slot(write: PendingWrite) -> int:

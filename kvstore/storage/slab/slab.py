@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Self
 
+from kvstore import background
 from kvstore.storage.errors import SlabUnusable
 from kvstore.storage.page_store import (
     Content,
@@ -236,6 +237,7 @@ class Slab:
                     tables.mutex.notify_all()
                     return
                 slots += tables.leave(keys)
+            background.give_way()
         call_out(done, value=False)
 
     def page(self, key: PageKey) -> PageWrite | None:

@@ -74,9 +74,9 @@ JOURNAL_MUTANTS = [
         "end-of-a-reservation-comes-after-its-slots-are-free",
         "kvstore.core.journal.journal",
         "Journal.abort",
-        "self.memory.append(ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields))",
+        "self.memory.append(_pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number))",
         "late = self.__dict__.get('late_abort')\n"
-        "self.late_abort = ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields)\n"
+        "self.late_abort = _pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number)\n"
         "if late: self.memory.append(late)",
     ),
     Mutant(

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvstore_client import DatedRun
+from kvstore_vllm.scheduler.step_operations import AcquirePages, ReleasePages, StoreOperation
 
 Prefix = tuple[int, ...]
 
@@ -119,6 +121,8 @@ class NaivePages:
         self.reserved: set[int] = set()
         self.down = False
         self.someone_else_saves = False
+        # The calls that had operations of a step.
+        self.steps = 0
         # The hints of the inserts so far.
         self.hints: list[object] = []
         # The number of each match's last pages that come from a disk.
@@ -132,6 +136,19 @@ class NaivePages:
         if self.down:
             return NaiveMatch(self, failure="the store is down")
         return self._match(tuple(token_ids))
+
+    def run_step(self, operations: Sequence[StoreOperation]) -> list[Any]:
+        """Makes the operations of a step, one after the other."""
+        self.steps += 1
+        return [self._run(each) for each in operations]
+
+    def _run(self, operation: StoreOperation) -> object:
+        each: Any = operation
+        if isinstance(operation, AcquirePages):
+            return self.acquire(each.key, each.token_ids, yielding=each.yielding)
+        if isinstance(operation, ReleasePages):
+            return each.held.release()
+        return self.insert(each.key, each.token_ids, each.acquired, each.start, each.end, each.hint)
 
     def acquire(
         self, key: object, token_ids: Sequence[int], *, yielding: bool

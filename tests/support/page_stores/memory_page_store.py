@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from threading import RLock
 from typing import TypeVar
 
@@ -52,16 +53,18 @@ class _Write:
 
 @dataclass(eq=False)
 class _Read:
-    wanted: list[PageRead | None]
+    """Pages on their way to a reader, as they were when the read began; None for a miss."""
+
     done: Callable[[ReadAnswer], None]
     deadline: float
     begun: float
+    pages: list[tuple[PageRead, StoredPage] | None] = field(default_factory=list)
     is_answered: bool = False
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of the pages that are asked for."""
-        return sum(size_of(each.into) for each in self.wanted if each is not None)
+        """Bytes of the pages that were found."""
+        return sum(size_of(each[0].into) for each in self.pages if each is not None)
 
 
 @dataclass
@@ -77,8 +80,8 @@ class MemoryPageStore:
 
     Calls are carried out on the caller's thread before they return. While the page store is
     ``held``, they wait in ``waiting`` instead, until ``let_go`` or ``carry_out``. The clock is a
-    test's own, so reads that wait end at their deadlines by ``tick``. Each page of a ``look`` takes
-    ``look_seconds`` of that clock, which ``pass_time`` moves.
+    test's own. Reads that wait end by ``tick``, at their deadlines or after ``read_seconds``. Each
+    page of a ``look`` takes ``look_seconds`` of that clock, which ``pass_time`` moves.
 
     With ``forgets_namespaces`` a removal takes all pages of its namespaces along. A page store that
     ``is_careless`` has the fault that contract tests have to find: it goes on with a transfer into
@@ -93,6 +96,7 @@ class MemoryPageStore:
         pass_time: Callable[[float], None] = lambda _: None,
         facts: StoreFacts = FACTS,
         queue_bytes: int = QUEUE_BYTES,
+        read_seconds: float = inf,
         forgets_namespaces: bool = False,
         is_careless: bool = False,
     ) -> None:
@@ -105,6 +109,7 @@ class MemoryPageStore:
         self._clock = clock
         self._pass_time = pass_time
         self._queue_bytes = queue_bytes
+        self._read_seconds = read_seconds
         self._forgets_namespaces = forgets_namespaces
         self._is_careless = is_careless
         self._mutex = self.medium.mutex
@@ -178,15 +183,17 @@ class MemoryPageStore:
         self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None], deadline: float
     ) -> None:
         """Begins to read pages. Those that take more bytes than may be read are misses."""
-        read = _Read([], done, deadline, self._clock())
+        now = self._clock()
+        read = _Read(done, min(deadline, now + self._read_seconds), now)
         with self._mutex:
             self._reads.append(read)
             for each in wanted:
-                fits = size_of(each.into) <= self.reading_room
-                self._counters.refused_reads += not fits
-                read.wanted.append(each if fits else None)
                 for part in each.into:
                     part[:] = bytes([UNDER_WAY]) * part.nbytes
+                stored = self._pages.get(each.key) if self.state is StoreState.OPEN else None
+                fits = size_of(each.into) <= self.reading_room
+                self._counters.refused_reads += stored is not None and not fits
+                read.pages.append((each, stored) if stored is not None and fits else None)
         self._begin(lambda: self._finish_read(read))
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
@@ -227,7 +234,7 @@ class MemoryPageStore:
         with self._mutex:
             due = [each for each in self._reads if each.deadline <= self._clock()]
         for each in due:
-            self._answer(each, [None] * len(each.wanted), 0)
+            self._answer(each, [None] * len(each.pages), 0)
 
     def lose(self, key: PageKey) -> None:
         """Loses a page without a word."""
@@ -295,33 +302,32 @@ class MemoryPageStore:
         with self._mutex:
             if read.is_answered and not self._is_careless:
                 return
-            checksums = [self._transfer(each, corrupt) for each in read.wanted]
+            checksums = [each and self._transfer(*each, corrupt) for each in read.pages]
             size = sum(
-                size_of(each.into)
-                for each, checksum in zip(read.wanted, checksums, strict=True)
+                size_of(each[0].into)
+                for each, checksum in zip(read.pages, checksums, strict=True)
                 if each is not None and checksum is not None
             )
         if corrupt:
             self._call(self.lost, corrupt)
         self._answer(read, checksums, size)
 
-    def _transfer(self, read: PageRead | None, corrupt: list[PageKey]) -> int | None:
+    def _transfer(self, read: PageRead, stored: StoredPage, corrupt: list[PageKey]) -> int | None:
         """Copies a page to its reader. Returns its checksum, or None for a miss."""
-        stored = None if read is None else self._pages.get(read.key)
-        if self.state is not StoreState.OPEN or read is None or stored is None:
-            return None
-        if size_of(read.into) != len(stored.data):
+        is_open = self.state is StoreState.OPEN
+        if not is_open or size_of(read.into) != len(stored.data):
             return None
         start = 0
         for part in read.into:
             part[:] = stored.data[start : start + part.nbytes]
             start += part.nbytes
-        if checksum_of(read.into) != stored.checksum:
-            self._counters.corrupt_pages += 1
+        if checksum_of(read.into) == stored.checksum:
+            return stored.checksum
+        self._counters.corrupt_pages += 1
+        if self._pages.get(read.key) is stored:
             del self._pages[read.key]
             corrupt.append(read.key)
-            return None
-        return stored.checksum
+        return None
 
     def _answer(self, read: _Read, checksums: Sequence[int | None], size: int) -> None:
         with self._mutex:

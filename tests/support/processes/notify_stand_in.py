@@ -30,6 +30,26 @@ os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.executable, [sys.executable, *sys.argv[2 + count :]])
 """
 
+# Gets the descriptors of a service from the stand-in, and becomes the server in this process.
+SERVER_LAUNCHER = """
+import fcntl, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passing:
+    passing.connect(sys.argv[1])
+    names, received, _, _ = socket.recv_fds(passing, 65536, 253)
+high = [fcntl.fcntl(each, fcntl.F_DUPFD, 500) for each in received]
+for place, each in enumerate(high, 3):
+    os.dup2(each, place)
+    os.close(each)
+os.environ |= {
+    "LISTEN_PID": str(os.getpid()),
+    "LISTEN_FDS": str(len(high)),
+    "LISTEN_FDNAMES": names.decode().strip(),
+    "NOTIFY_SOCKET": sys.argv[2],
+    "FDSTORE": sys.argv[3],
+}
+os.execv(sys.executable, [sys.executable, "-m", "kvstore", *sys.argv[4:]])
+"""
+
 
 class NotifyStandIn:
     """A service manager for one service, with a place for ``most`` descriptors.
@@ -43,7 +63,14 @@ class NotifyStandIn:
         self._most = most
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
-        self._thread = Thread(target=self._serve, daemon=True)
+        self._passing = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._passing.bind(f"{path}.passing")
+        self._passing.listen()
+        self._threads = [Thread(target=each, daemon=True) for each in (self._serve, self._pass)]
+
+    def program(self) -> tuple[str, ...]:
+        """Returns the program that starts kvstore-server as the service's next process."""
+        return ("-c", SERVER_LAUNCHER, f"{self.path}.passing", str(self.path), str(self._most))
 
     def environment(self) -> dict[str, str]:
         """Returns what the service gets."""
@@ -90,6 +117,20 @@ class NotifyStandIn:
                     self.stored = [each for each in self.stored if each[0] != name]
                 close_all(descriptors)
 
+    def _pass(self) -> None:
+        """Gives each process that asks all that is stored. The one before it MUST be dead."""
+        while True:
+            try:
+                connection, _ = self._passing.accept()
+            except OSError:
+                return  # closed
+            self.drop_hung_up()
+            names = ":".join(name for name, _, _ in self.stored)
+            with connection:
+                # An empty message would be the end of the connection.
+                message = [f"{names}\n".encode()]
+                socket.send_fds(connection, message, [each for _, each, _ in self.stored])
+
     def _store(self, name: str, descriptors: Sequence[int], *, polled: bool) -> None:
         for each in descriptors:
             if len(self.stored) < self._most:
@@ -98,12 +139,17 @@ class NotifyStandIn:
                 os.close(each)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for each in self._threads:
+            each.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
             last.sendto(b"", str(self.path))
-        self._thread.join()
+        self._passing.shutdown(socket.SHUT_RDWR)
+        for each in self._threads:
+            each.join()
         self._socket.close()
+        self._passing.close()
+        Path(f"{self.path}.passing").unlink()
         close_all(each for _, each, _ in self.stored)

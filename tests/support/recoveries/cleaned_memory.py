@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
-from kvstore.core.journal.rows import HoldKey, Row, Table
+from kvstore.core.journal.rows import HoldRow, Row, Table
 from kvstore.core.recovery.recover import recover
 from kvstore.core.recovery.written import JournalContents
 from kvstore.succession.durable_journal import DurableJournal, StoreRow
@@ -37,6 +37,11 @@ class CleanedMemory(ListMemory):
         self.journal.append(*parts)
         self._note()
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin."""
+        self.journal.hold(row)
+        self._note()
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Puts a row."""
         self.journal.put(table, key, row)
@@ -47,9 +52,9 @@ class CleanedMemory(ListMemory):
         self.journal.clear(table, key)
         self._note()
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone and removes a pin's row."""
-        self.journal.release(key)
+        self.journal.release(lease, pin_id)
         self._note()
 
     def successor(

@@ -6,7 +6,15 @@ from typing import NamedTuple, Self, SupportsIndex, TypeAlias
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
-from kvstore.core.journal.rows import HoldKey, Row, Table, decode_row, encode_row
+from kvstore.core.journal.rows import (
+    PIN_SCOPE,
+    HoldKey,
+    HoldRow,
+    Row,
+    Table,
+    decode_row,
+    encode_row,
+)
 from kvstore.core.recovery.written import JournalContents
 
 
@@ -92,6 +100,10 @@ class ListMemory:
         """Adds a record."""
         self.writes.append(Appended(b"".join(parts)))
 
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin."""
+        self.writes.append(Put(Table.HOLDS, row.key, encode_row(row)))
+
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Puts a row."""
         self.writes.append(Put(table, key, encode_row(row)))
@@ -100,8 +112,9 @@ class ListMemory:
         """Removes a row."""
         self.writes.append(Cleared(table, key))
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone and removes a pin's row, in two writes."""
+        key = HoldKey(lease, PIN_SCOPE, pin_id)
         self.writes += [Buried(key), Cleared(Table.HOLDS, key)]
 
 

@@ -115,6 +115,35 @@ class MemoryEngine:
                     self.values[name] = bytes(value), now + life
             yield EngineFull("the engine is full") if is_full else None
 
+    def refresh_many(
+        self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float
+    ) -> None:
+        """Extends lives."""
+        self._begin("refresh_many", deadline)
+        now = self._now_ms()
+        with self._changed:
+            for name, life in zip(names, lives_ms, strict=True):
+                value, expiry = self.values.get(name, (b"", 0))
+                if now < expiry < now + life:
+                    self.values[name] = value, now + life
+
+    def control(self, name: bytes, deadline: float) -> bytes | None:
+        """Returns a value, which no fault but an eviction takes away."""
+        self._begin("control", deadline)
+        with self._changed:
+            return self._value(name)
+
+    def set_control(
+        self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
+    ) -> bool:
+        """Keeps a value."""
+        self._begin("set_control", deadline)
+        with self._changed:
+            if only_if_absent and self._value(name) is not None:
+                return False
+            self.values[name] = value, self._now_ms() + life_ms
+            return True
+
     def delete_many(self, names: Sequence[bytes], deadline: float) -> None:
         """Forgets values."""
         self._begin("delete_many", deadline)

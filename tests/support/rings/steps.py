@@ -93,7 +93,7 @@ class Journal:
             self.newest = number
         if number not in self.held:
             self.held[number] = hold(number).key
-            assert self.holds.put(self.held[number], hold(number))
+            assert self.holds.put(hold(number))
         for old in [each for each in self.held if each <= number - HOLD_LIFE]:
             self.holds.bury(HoldKey(*self.held.pop(old)))
         if number % 3 == 0:

@@ -24,6 +24,11 @@ class MemoryCarrier:
         """Returns 0."""
         return 0
 
+    @property
+    def pays(self) -> bool:
+        """Returns False."""
+        return False
+
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Makes anybody the owner."""
         del instance, wait_seconds

@@ -213,11 +213,16 @@ def watch(
     *,
     namespace_id: bytes = b"",
     history: int = store_pb2.WatchEventsRequest.HISTORY_UNSPECIFIED,
+    batches: bool = False,
     timeout: float = 30.0,
 ) -> Any:  # noqa: ANN401 - gRPC's call and iterator in one
     """Watches what happens: the call, after its first answer; raises :class:`Refused`."""
     authorization = f"Bearer {worker.server.credentials.issue(worker.uid)}"
-    request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history)  # type: ignore[arg-type]  # any number
+    request = store_pb2.WatchEventsRequest(
+        namespace_id=namespace_id,
+        history=history,  # type: ignore[arg-type]  # any number
+        batches=batches,
+    )
     call = worker.store.WatchEvents(
         request, timeout=timeout, metadata=(("authorization", authorization),)
     )

@@ -145,6 +145,19 @@ def test_a_step_is_one_call_in_order(rig: Rig) -> None:
     assert rig.given_back() == ([match_.match.pin_id], [])
 
 
+def test_a_match_in_a_step_may_be_the_base_of_an_insert(rig: Rig) -> None:
+    """It is asked for as such, without a source page."""
+    step = StoreStep(rig.namespace)
+    outcome = step.match(TOKENS, is_base=True)
+    rig.answer(found(0))
+    step.run()
+    [asked] = rig.asked()
+    assert asked.match.is_base
+    assert asked.match.source_pin_id == 0
+    outcome.result().release()
+    assert rig.given_back() == ([asked.match.pin_id], [])
+
+
 @pytest.mark.parametrize(
     "results",
     [

@@ -3,13 +3,19 @@
 from dataclasses import asdict
 
 from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
+from kvstore.core.stats import PrefixStats, ProcessStats, later_nodes, prefix_stats, snapshot
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, NamedPinRequest
 from kvstore.core.values.slots import SlotState
 
 OTHER = Identity("tenant-b")
+
+
+def listed(world: CoreWorld, after: int, count: int, max_tokens: int) -> list[PrefixStats]:
+    """Returns up to ``count`` nodes of the world's namespace above a number."""
+    numbers = later_nodes(world.namespace, after, count)
+    return prefix_stats(world.namespace, numbers, max_tokens)
 
 
 def busy() -> CoreWorld:
@@ -149,7 +155,7 @@ def test_named_pins_are_counted_apart_from_those_of_leases() -> None:
     mine, theirs, all_of_it = (snapshot(world.cache, each, 105.0) for each in (OWNER, OTHER, ADMIN))
     assert [stats.named_pin_count for stats in (mine, theirs, all_of_it)] == [2, 0, 2]
     assert (mine.namespaces[0].named_pin_count, mine.namespaces[0].pin_count) == (2, 1)
-    nodes = prefixes(world.namespace, after=0, count=10, max_tokens=0)
+    nodes = listed(world, 0, 10, 0)
     # The lease's pin on what is left of its removed path is the third.
     assert max(node.pin_count for node in nodes) == 3
 
@@ -183,8 +189,7 @@ def test_prefixes_show_the_tree() -> None:
     world = CoreWorld()
     world.worker.publish("abcd", "abxy")
     world.worker.match("abx", 1)
-    listed = prefixes(world.namespace, after=0, count=10, max_tokens=100)
-    assert listed == [
+    assert listed(world, 0, 10, 100) == [
         PrefixStats(1, 2, 2, 2, 4, 0, 0, 0, paged("cd")),
         PrefixStats(2, 0, 0, 2, 4, 2, 0, 1, paged("ab")),
         PrefixStats(3, 2, 2, 2, 4, 0, 1, 1, paged("xy")),
@@ -196,7 +201,7 @@ def test_prefixes_show_the_first_tokens_only() -> None:
     world = CoreWorld()
     world.worker.publish("abcd")
     for count in (0, 1, 5):
-        (node,) = prefixes(world.namespace, after=0, count=10, max_tokens=count)
+        (node,) = listed(world, 0, 10, count)
         assert node.tokens == paged("abcd")[: 4 * count]
 
 
@@ -204,11 +209,13 @@ def test_prefixes_come_in_pages() -> None:
     """Asked for again after the last number, the listing goes on, through changes in between."""
     world = CoreWorld(slots=16)
     world.worker.publish("a", "b", "c", "d", "e")
-    first = prefixes(world.namespace, after=0, count=2, max_tokens=0)
+    first = listed(world, 0, 2, 0)
     world.evict_prefix("b")
     world.evict_prefix("d")
     world.worker.publish("f")
-    rest = prefixes(world.namespace, after=first[-1].node_id, count=10, max_tokens=0)
+    rest = listed(world, first[-1].node_id, 10, 0)
     assert [each.node_id for each in first] == [1, 2]
     assert [each.node_id for each in rest] == [3, 5, 6]
-    assert prefixes(world.namespace, after=6, count=10, max_tokens=0) == []
+    assert listed(world, 6, 10, 0) == []
+    # A node that left since its number was read is left out.
+    assert [each.node_id for each in prefix_stats(world.namespace, [1, 2, 3], 0)] == [1, 3]

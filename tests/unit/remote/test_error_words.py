@@ -1,12 +1,16 @@
 """The class of each error that a server answers."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 from kvstore.remote import errors
 from kvstore.remote.errors import EngineRefused, Reaction, RemoteError
 from kvstore.remote.valkey.error_words import error_of
+from kvstore.remote.valkey.valkey_engine import ACL_RULES
+
+PAGE = Path(__file__).parents[3] / "docs" / "remote-engines.md"
 
 LINES = {
     b"LOADING Valkey is loading the dataset in memory": "EngineLoading",
@@ -44,7 +48,15 @@ def test_every_error_has_a_reaction_of_its_own_kind() -> None:
     assert {each.reaction for each in found} == set(Reaction)
     assert EngineRefused.reaction is Reaction.VALUE
     described = errors.__doc__ or ""
+    page = PAGE.read_text(encoding="utf-8").splitlines()
     for each in found[1:]:
         if each is not RemoteError:
             (line,) = (row for row in described.splitlines() if f" {each.__name__} " in row)
             assert each.reaction.name in line
+            (row,) = (row for row in page if f"`{each.__name__}`" in row)
+            assert row.startswith(f"| `{each.reaction.name}`")
+
+
+def test_the_page_names_the_rights_of_the_tests() -> None:
+    """An operator copies the rule that all tests of Valkey run under."""
+    assert f"user kvstore on >PASSWORD {ACL_RULES}\n" in PAGE.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from kvstore.remote.sealing import (
 from remote.remote_pages import OTHER_SECRET, SECRET, leaks, written_page
 
 NAMES = RemoteNames(SECRET)
-SEALER = PageSealer(SECRET, NAMES)
+SEALER = PageSealer(SECRET)
 WRITTEN = written_page(1)
 PAGE = WRITTEN.page
 CHECKSUM = xxh3_64_intdigest(WRITTEN.content)
@@ -59,6 +59,18 @@ def test_a_page_comes_back_in_other_pieces() -> None:
     view = memoryview(target)
     assert SEALER.open(PAGE, memoryview(value), [view[:7], view[7:]]) == CHECKSUM
     assert target == WRITTEN.content
+
+
+def test_the_format_is_that_of_every_host() -> None:
+    """A value that was written down here once is opened: the format may not change."""
+    written = written_page(2, 16)
+    value = bytes.fromhex(
+        "4b5652014ddd1aa25fd69f2559aff6624d6e8ddef755ad05177294dd7957"
+        "69b01d2716823f3820f7fae36a58a3b4c6b6039a849bee6a9fe4a8cdb2d5"
+    )
+    target = bytearray(16)
+    checksum = SEALER.open(written.page, memoryview(value), [memoryview(target)])
+    assert (target, checksum) == (written.content, xxh3_64_intdigest(written.content))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +113,7 @@ def test_a_shortened_value_is_of_an_unknown_format(length: int) -> None:
 def test_a_value_under_another_secret_is_left_to_its_owners() -> None:
     """It is told from a spoiled one, so nobody deletes what is good for others."""
     value = memoryview(bytearray(PAGE.page_bytes + SEAL_BYTES))
-    other = PageSealer(OTHER_SECRET, RemoteNames(OTHER_SECRET))
+    other = PageSealer(OTHER_SECRET)
     other.seal(PAGE, [memoryview(WRITTEN.content)], CHECKSUM, value)
     assert rejection(bytes(value)) is ForeignSecret
     assert not ForeignSecret.is_spoiled

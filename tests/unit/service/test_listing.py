@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvstore.core.stats import snapshot
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, ReservationRequest
 from kvstore.service import administration
@@ -105,12 +106,67 @@ def test_a_view_in_parts_is_the_snapshot(
     monkeypatch.setattr(administration, "sleep", lambda _: parts.append(1))
     assert namespace_id
     for identity in (ADMIN, leases[0].identity):
-        assert world.store.stats_in_parts(identity) == world.store.stats(identity)
+        assert world.store.stats_in_parts(identity) == snapshot(
+            world.cache, identity, world.clock.now
+        )
     assert len(parts) == 2 * (len(leases) + 1)
     monkeypatch.setattr(administration, "HOLDS_AT_ONCE", 10_000)
     parts.clear()
     assert world.store.stats_in_parts(ADMIN) == world.store.stats(ADMIN)
     assert len(parts) == 1
+
+
+@pytest.mark.parametrize("bound", ["HOLDS_AT_ONCE", "ROWS_AT_ONCE"])
+def test_a_large_snapshot_is_made_in_parts(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """GetStats of many leases or namespaces allows calls in between. Its sums are its rows'."""
+    world = make_world(slots=256, extent_slots=256)
+    worker, _ = world.worker(), world.worker()
+    spaces = []
+    for number in range(3):
+        identity = NamespaceIdentity(b"model digest 16+", adapter_digest=bytes([number] * 16))
+        spaces.append(world.store.open_namespace(worker, identity, world.layout).namespace_id)
+    whole = world.store.stats(worker.identity)
+    parts: list[int] = []
+    monkeypatch.setattr(administration, "sleep", lambda _: parts.append(1))
+    assert world.store.stats(worker.identity) == whole
+    assert parts == []
+    monkeypatch.setattr(administration, bound, 1)
+    assert world.store.stats(worker.identity) == whole
+    assert parts
+    ends = iter(spaces[1:2])
+
+    def delete() -> None:
+        if namespace_id := next(ends, None):
+            world.store.delete_namespace(ADMIN, namespace_id)
+
+    monkeypatch.setattr(administration, "sleep", lambda _: delete())
+    left = world.store.stats(ADMIN)
+    assert [each.namespace_id for each in left.namespaces] == [spaces[0], spaces[2]]
+    assert left.counters == world.cache.counters
+    world.close()
+
+
+def test_calls_go_on_while_prefixes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that leaves meanwhile is not in the list, and others take its place."""
+    world = make_world(slots=256, extent_slots=256)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    for number in range(1, 6):
+        tokens = sequence_of(1, rest=0, salt=1000 * number)
+        world.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        world.store.insert(caller, number, tokens)
+    gone = iter([sequence_of(1, rest=0, salt=3000).tokens])
+
+    def remove() -> None:
+        if tokens := next(gone, None):
+            world.cache.evict_prefix(caller.identity, namespace_id, tokens)
+
+    between(monkeypatch, remove)
+    listed = world.store.prefixes(caller.identity, namespace_id, after=1, count=3, max_tokens=1)
+    assert [each.node_id for each in listed] == [2, 4, 5]
+    rest = world.store.prefixes(caller.identity, namespace_id, after=5, count=3, max_tokens=1)
+    assert rest == []
+    world.close()
 
 
 def test_calls_go_on_while_a_view_is_made(

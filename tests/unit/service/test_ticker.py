@@ -1,6 +1,6 @@
 """A thread that ticks."""
 
-from threading import Semaphore
+from threading import Event, Semaphore
 from time import monotonic
 
 import pytest
@@ -41,6 +41,31 @@ def test_a_tick_is_seen(clock: ManualClock) -> None:
     slow[0] = False
     ticker.tick()
     assert ticker.last_tick == clock.now
+
+
+def test_work_is_gathered_before_a_tick(clock: ManualClock) -> None:
+    """Work that comes within the time to gather is done in the same tick."""
+    due, gathering, ticks = Event(), Event(), Semaphore(0)
+    ticker = Ticker("cook", (ticks.release,), clock=clock, interval=3600.0, due=due, gather=3600.0)
+    waits = ticker._closing.wait
+
+    def gather(seconds: float) -> None:
+        assert seconds == 3600.0
+        gathering.set()
+        more.wait(30.0)
+
+    more = Event()
+    ticker._closing.wait = gather  # type: ignore[assignment, method-assign]
+    ticker.start()
+    due.set()
+    assert gathering.wait(30.0)
+    due.set()
+    assert not ticks.acquire(blocking=False)
+    more.set()
+    assert ticks.acquire(timeout=30.0)
+    assert not due.is_set()
+    ticker._closing.wait = waits  # type: ignore[method-assign]
+    ticker.close()
 
 
 def test_another_pace_counts_at_once() -> None:

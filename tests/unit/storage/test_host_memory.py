@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from kvstore.holder.holder_client import HolderClient
+from kvstore.storage.cuda.registration import Register
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
+from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.host.host_memory import HostExtent, HostMemory
 from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, SHMEM_ENABLED, Hugepages
 from kvstore.storage.host.memfd import HostTerms
@@ -201,6 +204,36 @@ def test_a_budget_beyond_the_pool_is_foretold(tmp_path: Path) -> None:
     assert [(line["event"], line["source"], line["available_bytes"]) for line in logged] == [
         ("tier2_bytes_beyond_memory", "vm.nr_hugepages", 0)
     ]
+
+
+@pytest.mark.parametrize(
+    ("hugepages", "register", "sources"),
+    [
+        (Hugepages.OFF, None, ["MemAvailable"]),
+        (Hugepages.TRANSPARENT, None, ["MemAvailable", "/sys/fs/cgroup/memory.max"]),
+        (Hugepages.OFF, lambda _: lambda: None, ["MemAvailable", "/sys/fs/cgroup/memory.max"]),
+    ],
+    ids=["ordinary", "large", "registered"],
+)
+def test_a_limit_that_counts_a_holder_s_pages_is_the_holder_s(
+    tmp_path: Path, hugepages: Hugepages, register: Register | None, sources: list[str]
+) -> None:
+    """The server's own limit is compared with what the server makes itself."""
+    files = {
+        "proc/meminfo": "MemAvailable: 64 kB",
+        "proc/self/cgroup": "0::/",
+        "proc/self/mountinfo": "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+        "sys/fs/cgroup/memory.max": "65536",
+        "sys/fs/cgroup/memory.current": "0",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    held = HeldMemory(HolderClient(tmp_path / "holder"))
+    source = HostMemory(tmp_path, register, hugepages=hugepages, held=held)
+    with capture_logs() as logged:
+        source.warn_beyond(1 << 30)
+    assert [line["source"] for line in logged] == sources
 
 
 def test_memory_is_unregistered_before_it_goes() -> None:

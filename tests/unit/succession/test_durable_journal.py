@@ -160,7 +160,7 @@ def test_all_that_was_written_is_there(world: World) -> None:
     journal.put(Table.LEASES, 4, lease._replace(number=4))
     journal.clear(Table.LEASES, 4)
     journal.clear(Table.LEASES, 5)
-    journal.release(HoldKey(LEASE, PIN, 8))
+    journal.release(LEASE, 8)
     journal.replace_store(STORE._replace(instance=2))
     opened = world.reopen()
     contents = opened.contents()
@@ -191,7 +191,7 @@ HOLDS = [
 @pytest.mark.parametrize("row", HOLDS)
 def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
     """A hold is there with all that it says until it is cleared, in the table or in the ring."""
-    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.hold(row)
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row}
     world.clean()
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row}
@@ -206,11 +206,11 @@ def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
 @pytest.mark.parametrize("row", [HOLDS[0], HOLDS[-1]], ids=["in the table", "in the ring"])
 def test_a_released_hold_leaves_its_tombstone(world: World, row: HoldRow) -> None:
     """Until its id comes again."""
-    world.journal.put(Table.HOLDS, row.key, row)
-    world.journal.release(row.key)
+    world.journal.hold(row)
+    world.journal.release(LEASE, row.hold_id)
     contents = world.reopen().contents()
     assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({}, [row.key])
-    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.hold(row)
     contents = world.reopen().contents()
     assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({row.key: row}, [])
 
@@ -219,7 +219,7 @@ def test_a_hold_may_be_put_again(world: World) -> None:
     """The last row of a key counts, wherever the first one was."""
     first = HOLDS[0]
     for each in (first, first._replace(page_id=5), first._replace(page_id=6)):
-        world.journal.put(Table.HOLDS, first.key, each)
+        world.journal.hold(each)
         world.clean()
         assert world.reopen().contents().rows[Table.HOLDS] == {first.key: each}
     world.journal.clear(Table.HOLDS, first.key)
@@ -230,7 +230,7 @@ def test_holds_beyond_the_table_are_in_the_ring(world: World) -> None:
     """A full table of holds ends nothing."""
     rows = [HoldRow(LEASE, PIN, hold_id, 1, hold_id) for hold_id in range(1, 100)]
     for row in rows:
-        world.journal.put(Table.HOLDS, row.key, row)
+        world.journal.hold(row)
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row for row in rows}
     world.clean()
     for row in rows[::2]:
@@ -525,10 +525,10 @@ def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     assert "RingFull" in world.journal.given_up
     used = world.journal.used_bytes
     world.journal.append(encode(pages(1)))
-    world.journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0])
+    world.journal.hold(HOLDS[0])
     world.journal.put(Table.COUNTERS, "any", CounterRow(1))
     world.journal.clear(Table.HOLDS, HOLDS[0].key)
-    world.journal.release(HOLDS[0].key)
+    world.journal.release(LEASE, HOLDS[0].hold_id)
     world.journal.replace_store(STORE)
     assert not world.journal.clean(above=0)
     assert world.journal.used_bytes == used
@@ -544,8 +544,8 @@ def test_no_fault_reaches_a_verb(world: World) -> None:
     assert not world.journal.clean(above=0)
     assert "JournalDamaged" in str(world.journal.given_up)
     for write in (
-        lambda journal: journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0]._replace(lease=1 << 40)),
-        lambda journal: journal.release(HoldKey(1 << 40, 1, 1)),
+        lambda journal: journal.hold(HOLDS[0]._replace(lease=1 << 40)),
+        lambda journal: journal.release(1 << 40, 1),
         lambda journal: journal.put(Table.COUNTERS, object(), CounterRow(1)),
         lambda journal: journal.clear(Table.COUNTERS, object()),
         lambda journal: journal.replace_store(STORE._replace(settings=object())),

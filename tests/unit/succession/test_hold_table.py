@@ -19,7 +19,7 @@ def hold(number: int) -> HoldRow:
 
 def put(table: HoldTable, *numbers: int) -> list[bool]:
     """Puts some holds."""
-    return [table.put(hold(number).key, hold(number)) for number in numbers]
+    return [table.put(hold(number)) for number in numbers]
 
 
 def numbers(table: HoldTable) -> tuple[set[int], list[int]]:
@@ -67,7 +67,7 @@ def test_unfit_fields_change_nothing(memory: memoryview) -> None:
     """Numbers that a row does not take raise, and take no row."""
     table = HoldTable.create(memory, IDENTITY)
     with pytest.raises(struct.error):
-        table.put(hold(1).key, hold(1)._replace(lease=1 << 32))
+        table.put(hold(1)._replace(lease=1 << 32))
     assert put(table, 1, 2, 3, 4, 5) == [True] * 5
 
 

@@ -69,7 +69,7 @@ class Server:
         self.store = KVStore(
             self.cache, arenas=self.arenas, clock=self.clock, succession=self.succession
         )
-        self.processes = Processes(self.succession.held)
+        self.processes = Processes(self.succession.held, self.succession.left)
         self.processes.restore(Process(*each) for each in self.succession.processes)
         Invariants(self.cache).check()
 
@@ -111,6 +111,7 @@ class Server:
         """Ends the server as SIGKILL does, except that the kernel would close its descriptors."""
         self.processes.close()
         self.arenas.close()
+        self.succession.close()
 
 
 @pytest.fixture
@@ -384,6 +385,109 @@ def test_less_memory_than_is_in_use_is_a_clean_start(carrier: MemoryCarrier) -> 
     third = Server(carrier, slots=3)
     assert "does not fit" in str(third.log["clean_start"]["why"])
     third.end()
+
+
+def attach_child(server: Server) -> "subprocess.Popen[bytes]":
+    """Attaches a process that does nothing; returns it."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(child.pid)
+    caller, _ = server.worker()
+    server.processes.attach(child.pid, pidfd, caller.lease_id)
+    os.close(pidfd)
+    return child
+
+
+def left_in(carrier: MemoryCarrier) -> list[str]:
+    """Returns the names of what clean starts left."""
+    return [name for name in carrier.held if name.startswith("left-")]
+
+
+@pytest.mark.parametrize("end", ["a change of settings", "a damaged journal"])
+def test_memory_of_living_workers_counts_as_taken(carrier: MemoryCarrier, end: str) -> None:
+    """Until they are dead or have attached to this server: old and new never exceed the budget."""
+    first = Server(carrier)
+    child = attach_child(first)
+    first.publish(*first.worker())
+    taken = first.arenas.allocated_bytes
+    first.end()
+    if end == "a damaged journal":
+        carrier.drop(["journal-holds"])
+    second = Server(carrier, device="another")
+    assert not second.cache.namespaces
+    assert second.succession.left.look() == taken
+    room = second.arenas.room(PAGE_BYTES)
+    assert room * PAGE_BYTES == second.arenas.budget_bytes - taken
+    assert second.log["memory_left_behind"]["pids"] == sorted([child.pid, os.getpid(), os.getpid()])
+    # One that is killed leaves it to the next, which goes on with a journal of its own.
+    second.end()
+    third = Server(carrier, device="another")
+    assert "store_recovered" in third.log
+    assert third.arenas.room(PAGE_BYTES) == room
+    third.worker()
+    assert not third.succession.count_left()
+    child.kill()
+    child.communicate()
+    third.store.count_left()
+    assert third.store.growth.due.is_set()
+    assert third.arenas.room(PAGE_BYTES) * PAGE_BYTES == third.arenas.budget_bytes
+    assert left_in(carrier) == []
+    third.end()
+
+
+def test_memory_of_dead_workers_is_free_at_once(carrier: MemoryCarrier) -> None:
+    """Nobody has it mapped after a clean start."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    child = attach_child(first)
+    for each in first.processes:
+        if each.pid != child.pid:
+            first.processes.forget(each.process_id)
+    first.end()
+    child.kill()
+    child.communicate()
+    second = Server(carrier, device="another")
+    assert second.succession.left.size_bytes == 0
+    assert left_in(carrier) == []
+    second.end()
+
+
+def test_memory_is_left_once_however_often_a_start_is_cut_off(carrier: MemoryCarrier) -> None:
+    """A server that is killed between leaving memory and dropping its names counts it once."""
+    first = Server(carrier)
+    child = attach_child(first)
+    first.publish(*first.worker())
+    taken = first.arenas.allocated_bytes
+    first.end()
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(carrier, "drop", lambda _: True)
+        killed.setattr(carrier, "make", _refuse)
+        with pytest.raises(MemoryError):
+            Server(carrier, device="another")
+    second = Server(carrier, device="another")
+    assert second.succession.left.size_bytes == taken
+    assert not set(extents_of(carrier)) & set(carrier.held)
+    second.end()
+    child.kill()
+    child.communicate()
+
+
+def test_left_memory_is_taken_from_the_lowest_tier_first() -> None:
+    """Tier 1 serves all requests, and tier 2 only some."""
+    carrier = MemoryCarrier()
+    succession = Succession(carrier, settings=SETTINGS, journal_bytes=JOURNAL_BYTES)
+    source = HostMemory(held=succession.held)
+    tiers = [
+        Arenas(budget_bytes=8 * PAGE_BYTES, extent_bytes=PAGE_BYTES, source=source, tier=tier)
+        for tier in (1, 2)
+    ]
+    succession._tiers = tiers
+    for size, rooms in ((0, [8, 8]), (3, [8, 5]), (11, [5, 0]), (20, [0, 0])):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(succession.left, "look", lambda size=size: size * PAGE_BYTES)
+            assert not succession.count_left()
+        assert [each.room(PAGE_BYTES) for each in tiers] == rooms
+    assert succession.count_left()
+    assert [each.room(PAGE_BYTES) for each in tiers] == [8, 8]
 
 
 def test_another_setting_is_named(carrier: MemoryCarrier) -> None:

@@ -78,7 +78,7 @@ class EngineOptions:
         """
         loads: dict[str, object] = {"load_async": True}
         if self.connector == OFFLOADING:
-            loads = {"scheduling_wait": PATIENT_STEP}
+            loads["scheduling_wait"] = PATIENT_STEP
         return {
             "kv_connector": self.connector,
             "kv_connector_module_path": "kvstore_vllm",

@@ -1,5 +1,6 @@
 """A stream of a store's events."""
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Self
@@ -32,6 +33,8 @@ class EventWatch:
         """Reads the first answer of the stream ``call``; raises ``StoreError`` if none came."""
         self._call = call
         self._closed = False
+        # Events that came together and were not returned yet.
+        self._come: deque[store_pb2.WatchEventsResponse] = deque()
         try:
             self.began: store_pb2.WatchEventsResponse = next(call)
         except grpc.RpcError as error:
@@ -45,13 +48,18 @@ class EventWatch:
 
     def __next__(self) -> store_pb2.WatchEventsResponse:
         """Waits for the next event and returns it."""
-        try:
-            event: store_pb2.WatchEventsResponse = next(self._call)
-        except grpc.RpcError as error:
-            if self._closed or _is_over(error):
-                raise StopIteration from None
-            raise error_of_call(error) from None
-        return event
+        if self._closed:
+            raise StopIteration
+        while not self._come:
+            try:
+                answer: store_pb2.WatchEventsResponse = next(self._call)
+            except grpc.RpcError as error:
+                if self._closed or _is_over(error):
+                    raise StopIteration from None
+                raise error_of_call(error) from None
+            is_batch = answer.WhichOneof("event") == "batch"
+            self._come.extend(answer.batch.events if is_batch else (answer,))
+        return self._come.popleft()
 
     def __enter__(self) -> Self:
         """Returns itself."""

@@ -16,17 +16,20 @@ def match_request(
     prefill_tokens_per_second: int = 0,
     windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
     group_start_page: int = 0,
+    is_base: bool = False,
 ) -> prefix_cache_pb2.MatchPrefixRequest:
     """Returns a match without caller, namespace and tokens, as :meth:`LeaseCalls.match`."""
     pin_id, source_pin_id = pin_ids
     return prefix_cache_pb2.MatchPrefixRequest(
         sequence={},
         pin_id=pin_id,
-        source_pin_id=source_pin_id,
+        # The base of an insert needs no source page.
+        source_pin_id=0 if is_base else source_pin_id,
         accept_next_token=accept_next_token,
         prefill_tokens_per_second=prefill_tokens_per_second,
         groups=windows,
         group_start_page=group_start_page,
+        is_base=is_base,
     )
 
 
@@ -96,10 +99,8 @@ class LeaseCalls:
             prefill_tokens_per_second=prefill_tokens_per_second,
             windows=windows,
             group_start_page=group_start_page,
+            is_base=is_base,
         )
-        request.is_base = is_base
-        if is_base:
-            request.source_pin_id = 0
         request.caller.CopyFrom(self._caller)
         request.namespace_id = namespace_id
         fault_point("match.before")

@@ -1,7 +1,7 @@
 """The key of a request's pages within a model: a salt and tokens."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -75,6 +75,13 @@ class RequestKey:
         if self.adapter is None:
             return self.plain_salt
         return mixed_salt(plain=self.plain_salt, adapter=self.adapters.digest_of(self.adapter))
+
+    @property
+    def namespace(self) -> Hashable:
+        """A value that is the same for all requests of one namespace. Reads no file."""
+        adapter = self.adapter
+        name = adapter and (adapter.lora_name, adapter.lora_int_id, adapter.lora_path)
+        return self.plain_salt, name
 
     def tokens(self, all_token_ids: Sequence[int], count: int | None = None) -> "array[int]":
         """Returns the first ``count`` tokens as the store is asked for them; None: all.

@@ -32,6 +32,7 @@ class _Copy:
     """
 
     pages: StorePages
+    block_ids: Sequence[int]
     worker: OffloadingWorker
     memory: Namespace
     held: Sequence[memoryview]
@@ -41,13 +42,14 @@ class _Copy:
 
 @dataclass(slots=True)
 class FailedCopies:
-    """Copies that failed by their numbers, and the requests whose loads did.
+    """Copies that failed by their numbers, and the requests and blocks whose loads did.
 
     ``faults`` counts those that failed on purpose.
     """
 
     numbers: set[int] = field(default_factory=set)
     request_ids: set[str] = field(default_factory=set)
+    block_ids: set[int] = field(default_factory=set)
     faults: int = 0
 
 
@@ -94,8 +96,7 @@ class HeldCopies(OffloadingWorker):
     ) -> bool:
         """Begins to copy blocks into reserved slots."""
         assert isinstance(dst_spec, StorePages)
-        block_count = len(src_spec.block_ids)
-        begun = self._begin(job_id, dst_spec, is_load=False, written_blocks=block_count)
+        begun = self._begin(job_id, dst_spec, src_spec, is_load=False)
         if begun is not None:
             worker, rows = begun
             worker.submit_store(job_id, src_spec, rows)
@@ -104,7 +105,7 @@ class HeldCopies(OffloadingWorker):
     def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
         """Begins to copy pages into blocks."""
         assert isinstance(src_spec, StorePages)
-        begun = self._begin(job_id, src_spec, is_load=True)
+        begun = self._begin(job_id, src_spec, dst_spec, is_load=True)
         if begun is not None:
             worker, rows = begun
             worker.submit_load(job_id, rows, dst_spec)
@@ -136,10 +137,11 @@ class HeldCopies(OffloadingWorker):
         self._copies.clear()
 
     def _begin(
-        self, job_id: int, pages: StorePages, *, is_load: bool, written_blocks: int | None = None
+        self, job_id: int, pages: StorePages, blocks: GPULoadStoreSpec, *, is_load: bool
     ) -> tuple[OffloadingWorker, CPULoadStoreSpec] | None:
         """Holds the memory of a copy; returns its worker and rows, or None if it fails."""
         memory = self._memory.mapped
+        block_ids = blocks.block_ids.tolist()
         try:
             if memory is None or pages.runs is None:
                 raise KeyError("the pages are not held")  # noqa: TRY301  # as an unmapped extent is
@@ -150,19 +152,19 @@ class HeldCopies(OffloadingWorker):
             if addresses is None:
                 raise KeyError("the pages have no addresses")  # noqa: TRY301
             rows = addresses.rows(pages.runs)
-            if written_blocks not in (None, len(rows) * self._blocks_per_page):
+            if not is_load and len(block_ids) != len(rows) * self._blocks_per_page:
                 raise ValueError("blocks of a page are left out")  # noqa: TRY301
             worker = self._worker(addresses)
         except Exception as error:  # noqa: BLE001  # a copy that cannot be made is a miss
             _logger.warning("blocks_not_copied", extra={"reason": repr(error)})
-            self._fail(job_id, pages, is_load=is_load)
+            self._fail(job_id, pages, block_ids, is_load=is_load)
             return None
         if is_load and self._fault_fraction and self._chance.random() < self._fault_fraction:
             self._failed.faults += 1
-            self._fail(job_id, pages, is_load=True)
+            self._fail(job_id, pages, block_ids, is_load=True)
             return None
         changes = self._weights.count
-        self._copies[job_id] = _Copy(pages, worker, memory, held, is_load, changes)
+        self._copies[job_id] = _Copy(pages, block_ids, worker, memory, held, is_load, changes)
         return worker, CPULoadStoreSpec(rows.tolist())
 
     def _worker(self, addresses: AddressRange) -> OffloadingWorker:
@@ -181,7 +183,7 @@ class HeldCopies(OffloadingWorker):
             _logger.error("pages_recycled", extra={"request_id": copy.pages.request_id})
         outdated = copy.is_load and copy.weight_changes != self._weights.count
         if reused or outdated or not result.success:
-            self._note_failed(copy.pages, is_load=copy.is_load)
+            self._note_failed(copy.pages, copy.block_ids, is_load=copy.is_load)
         return TransferResult(
             result.job_id,
             True,  # noqa: FBT003  # vLLM's field
@@ -189,14 +191,17 @@ class HeldCopies(OffloadingWorker):
             result.transfer_time,
         )
 
-    def _fail(self, job_id: int, pages: StorePages, *, is_load: bool) -> None:
-        self._note_failed(pages, is_load=is_load)
+    def _fail(
+        self, job_id: int, pages: StorePages, block_ids: Sequence[int], *, is_load: bool
+    ) -> None:
+        self._note_failed(pages, block_ids, is_load=is_load)
         self._ended.append(TransferResult(job_id, True))  # noqa: FBT003  # vLLM's field
 
-    def _note_failed(self, pages: StorePages, *, is_load: bool) -> None:
+    def _note_failed(self, pages: StorePages, block_ids: Sequence[int], *, is_load: bool) -> None:
         self._failed.numbers.add(pages.number)
         if is_load:
             self._failed.request_ids.add(pages.request_id)
+            self._failed.block_ids.update(block_ids)
 
     def _end_if_old(self, key: int) -> None:
         """Ends the worker of an earlier session once it copies nothing more."""

@@ -54,10 +54,11 @@ class OffloadStep(OffloadingConnectorMetadata):
 class OffloadReport(OffloadingWorkerMetadata):
     """The report of vLLM's worker at one rank, or several ranks' reports summed up.
 
-    ``failed`` are the numbers of copies that failed at one rank or more. ``joined`` counts the
-    ranks that joined each lease. ``flushed`` has, by rank, the latest reset before which all its
-    copies have ended. ``faults`` counts loads that failed on purpose, in tests.
-    ``weight_changes`` is the largest count of changes of a rank's weights.
+    ``failed`` are the numbers of copies that failed at one rank or more, and ``failed_loads`` the
+    requests whose loads within a step did. ``joined`` counts the ranks that joined each lease.
+    ``flushed`` has, by rank, the latest reset before which all its copies have ended. ``faults``
+    counts loads that failed on purpose, in tests. ``weight_changes`` is the largest count of
+    changes of a rank's weights.
     """
 
     failed: set[int] = field(default_factory=set)
@@ -65,6 +66,7 @@ class OffloadReport(OffloadingWorkerMetadata):
     flushed: dict[int, int] = field(default_factory=dict)
     faults: int = 0
     weight_changes: int = 0
+    failed_loads: set[str] = field(default_factory=set)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "OffloadReport":
         """Returns this report and another rank's as one."""
@@ -78,6 +80,7 @@ class OffloadReport(OffloadingWorkerMetadata):
             latest_flushes(self.flushed, other.flushed),
             self.faults + other.faults,
             max(self.weight_changes, other.weight_changes),
+            self.failed_loads | other.failed_loads,
         )
 
 

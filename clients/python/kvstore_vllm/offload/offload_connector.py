@@ -1,7 +1,7 @@
 """vLLM's OffloadingConnector with a store in the place of memory of its own."""
 
 import logging
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -22,6 +22,7 @@ from kvstore_vllm.offload.held_copies import HeldCopies
 from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
 from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.offload_settings import OffloadSettings
+from kvstore_vllm.offload.step_loads import dependent_blocks, hidden_loads, unhashed
 from kvstore_vllm.rank.rank_memory import RankMemory, selected_gpu
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.versions import require_supported
@@ -77,6 +78,10 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         HANDOVERS.put(engine_id, handover)
         _name_spec(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
+        self._loads_in_step = settings.loads_in_step(
+            vllm_config.device_config.device_type, len(kv_cache_config.kv_cache_groups)
+        )
+        self._failed_blocks: set[int] = set()
         self._rank = int(vllm_config.parallel_config.rank)
         self._reset_count = self._weight_changes = 0
         self._report = OffloadReport()
@@ -111,21 +116,40 @@ class KvstoreOffloadingConnector(OffloadingConnector):
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Returns the number of loadable tokens; None while the lookup is under way."""
+        """Returns the number of loadable tokens, and whether they load beside steps.
+
+        The number is None while the lookup is under way.
+        """
         if self._weight_changes and num_computed_tokens:
             # vLLM's own prefix cache may have them from before the change.
             self._manager.store_nothing(request.request_id)
         if not self._manager.is_known(request.request_id):
             return None, False
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(
-            request, num_computed_tokens
-        )
-        return found
+        found: int | None
+        found, beside = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return found, bool(beside) and not self._loads_in_step
+
+    def _max_loadable_tokens(self, request: "Request", num_computed_tokens: int) -> int | None:
+        """Returns how many tokens more may be loaded; None if vLLM sets no bound.
+
+        A load within a step leaves the step one token to compute. vLLM's method, which its own
+        :meth:`get_num_new_matched_tokens` calls.
+        """
+        bound: int | None = super()._max_loadable_tokens(request, num_computed_tokens)
+        if not self._loads_in_step:
+            return bound
+        [group] = self.scheduler.config.kv_group_configs
+        most = int(request.num_tokens) - 1
+        left: int = max(most - most % group.tokens_per_chunk - num_computed_tokens, 0)
+        return left if bound is None else min(left, bound)
 
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
     ) -> None:
         """Plans the load, or releases the pages if there is none."""
+        if self._loads_in_step:
+            # They are in vLLM's prefix cache already, and its connector would load none of them.
+            blocks = unhashed(blocks)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         self._manager.allocated(request.request_id)
 
@@ -135,8 +159,13 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         idle = not scheduled
         manager = self._manager
         manager.begin_step(idle=idle)
-        meta = super().build_connector_meta(scheduler_output)
-        manager.speed.scheduled(scheduled, scheduler_output.finished_req_ids)
+        with hidden_loads(self.scheduler) if self._loads_in_step else nullcontext():
+            meta = super().build_connector_meta(scheduler_output)
+        manager.publish_copied()
+        loads_within = bool(meta.load_jobs) and self._loads_in_step
+        manager.speed.scheduled(
+            scheduled, scheduler_output.finished_req_ids, measured=not loads_within
+        )
         return OffloadStep(
             meta.load_jobs,
             meta.store_jobs,
@@ -152,8 +181,15 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         report = connector_output.kv_connector_worker_meta
         if not isinstance(report, OffloadReport):
             report = OffloadReport()
-        self._manager.reported(report, connector_output.failed_recving)
+        self._manager.reported(report, connector_output.failed_recving | report.failed_loads)
+        if invalid := connector_output.invalid_block_ids:
+            # Other requests of these steps may have computed on the blocks.
+            self._manager.store_nothing_under_way()
+            assert self._kv_cache_manager is not None
+            self._kv_cache_manager.evict_blocks(dependent_blocks(self.scheduler, invalid))
         super().update_connector_output(connector_output)
+        # Not with the next step, which may never come.
+        self._manager.publish_copied()
         if report.weight_changes > self._weight_changes:
             self._weight_changes = report.weight_changes
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
@@ -206,8 +242,19 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             failed = copies.take_failed()
             self._report.failed |= failed.numbers
             self._report.faults += failed.faults
-            results.failed_recving |= failed.request_ids
+            if self._loads_in_step:
+                # The request is in the step, so vLLM awaits nothing but the blocks that failed.
+                self._report.failed_loads |= failed.request_ids
+                self._failed_blocks |= failed.block_ids
+                results.finished_recving.clear()
+            else:
+                results.failed_recving |= failed.request_ids
         return results
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Returns the blocks whose loads within a step failed."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
 
     def build_connector_worker_meta(self) -> OffloadReport | None:
         """Returns the results since the last step."""

@@ -155,6 +155,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         if tracked := self._tracked.get(request_id):
             tracked.may_store = False
 
+    def store_nothing_under_way(self) -> None:
+        """Stores no more pages of any request until now, because their blocks may be wrong."""
+        for tracked in self._tracked.values():
+            self._stores.distrust(tracked)
+
     def allocated(self, request_id: str) -> None:
         """Releases what is held for a request that got blocks, and of which nothing is loaded."""
         if tracked := self._tracked.get(request_id):
@@ -174,6 +179,10 @@ class KvstoreOffloadingManager(OffloadingManager):
         if idle:
             self._answers.wait(IDLE_WAIT)
             self._publications.wait(IDLE_WAIT)
+
+    def publish_copied(self) -> None:
+        """Publishes what the requests of a step have copied, all in one call."""
+        self._stores.send()
 
     def reported(self, report: OffloadReport, failed_request_ids: Collection[str]) -> None:
         """Takes what ranks report of a step, before vLLM reports the same copies as ended."""
@@ -292,7 +301,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         """Returns whether an idle engine has to go on stepping to release what it holds."""
         under_way = self._answers.under_way or self._publications.under_way
         idle = not self._tracked and bool(self._reserves)
-        return bool(under_way or self._condemned or idle)
+        return bool(under_way or self._stores.has_waiting or self._condemned or idle)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Returns the pages that were stored since the last call, if events are on.
@@ -335,7 +344,7 @@ class KvstoreOffloadingManager(OffloadingManager):
     def shutdown(self) -> None:
         """Releases everything, including the lease."""
         self._answers.close()
-        self._publications.close()
+        self._stores.close()
         for tracked in list(self._tracked.values()):
             self._lookups.drop(tracked)
             self._matched.loaded(tracked)
@@ -375,13 +384,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         return failed
 
     def _reserve_of(self, key: RequestKey) -> Reserve:
-        adapter = key.adapter
-        name = adapter and (adapter.lora_name, adapter.lora_int_id, adapter.lora_path)
-        found = self._reserves.get((key.plain_salt, name))
+        found = self._reserves.get(key.namespace)
         if found is None:
             fill: Callable[[int], Any] = lambda slots: self._publication.reserve(key, slots)  # noqa: E731
             found = Reserve(fill, self._answers, self._most_spare, self._settings.scheduling_wait)
-            self._reserves[key.plain_salt, name] = found
+            self._reserves[key.namespace] = found
         return found
 
     def _drop_ended_sessions(self) -> None:

@@ -13,8 +13,6 @@ OF_VLLM: Final = frozenset(
 LAYOUT: Final = "kv_cache_layout"
 # vLLM reads it too, and takes every value for true or false by Python's rules.
 CANONICAL: Final = "canonical_layout"
-# Settings of the other connector that say nothing here: loads always run beside the steps.
-UNUSED: Final = frozenset({"load_async"})
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class OffloadSettings:
     @classmethod
     def read(cls, extra: Mapping[str, object]) -> Self:
         """Reads vLLM's ``kv_connector_extra_config``; raises ``ValueError`` for an unknown key."""
-        shared = {each.name for each in fields(ConnectorSettings)} - UNUSED
+        shared = {each.name for each in fields(ConnectorSettings)}
         known = shared | OF_VLLM | {LAYOUT, CANONICAL}
         unknown = sorted(set(extra) - known)
         if unknown:
@@ -56,3 +54,20 @@ class OffloadSettings:
             )
         chosen: dict[str, Any] = {key: extra[key] for key in shared & set(extra)}
         return cls(ConnectorSettings.read(chosen), layout, canonical)
+
+    def loads_in_step(self, device_type: str, group_count: int) -> bool:
+        """Returns whether a load is part of its request's step, on a kind of device.
+
+        vLLM computes blocks whose load failed in a step only in models with one group. On a GPU a
+        step would have to wait for its copies. Raises ``ValueError`` if the operator asks for it
+        there.
+        """
+        if self.connector.loads_beside_steps(device_type):
+            return False
+        possible = device_type == "cpu" and group_count == 1
+        if self.connector.load_async is False and not possible:
+            raise ValueError(
+                f"load_async is false with {group_count} groups of layers on {device_type}: leave "
+                "it out, since a step loads only on a CPU, for a model with one group"
+            )
+        return possible

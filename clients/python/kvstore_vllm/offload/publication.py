@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 from kvstore_client import (
     GroupInsert,
+    Inserted,
     Match,
+    Namespace,
     PageRef,
     Reservation,
     ReuseHint,
     SpareSlots,
+    StepOutcome,
     StoreBudget,
+    StoreStep,
 )
 from kvstore_client.errors import PoolExhausted, StoreError
 from kvstore_client.packed_tokens import TOKEN_BYTES
@@ -31,6 +35,18 @@ class Written(NamedTuple):
     key: bytes
     page: GroupPage
     spare: Spare
+
+
+class PagesToPublish(NamedTuple):
+    """Consecutive pages of a request's path, and pages of other groups on it.
+
+    ``hint`` is for the pages of the path. ``token_ids`` end with the last of the pages.
+    """
+
+    key: RequestKey
+    token_ids: Sequence[int]
+    pages: Sequence[Written]
+    hint: ReuseHint | None = None
 
 
 class PublishedPages(NamedTuple):
@@ -93,81 +109,183 @@ class Publication:
             return SlotsOfCall(spare, spare.take(spare.free_count))
         return None
 
-    def publish(
-        self,
-        key: RequestKey,
-        token_ids: Sequence[int],
-        pages: Sequence[Written],
-        hint: ReuseHint | None = None,
-    ) -> PublishedPages:
-        """Publishes consecutive pages of the path, and pages of other groups on it.
+    def publish(self, wanted: Sequence[PagesToPublish]) -> list[PublishedPages]:
+        """Publishes pages of requests of one namespace, those of all requests in one call.
 
-        ``hint`` is for the pages of the path. ``token_ids`` end with the last of the pages.
-        Publishes nothing if the store lacks a page of the path before the first. The slots of a
-        failed call are used up.
+        One more call before it finds the pages before theirs, unless they are the first. Publishes
+        nothing of a request if the store lacks a page of the path before its first. The slots of
+        a failed insert are used up.
         """
-        namespace = self._work.open_namespace(key)
+        namespace = self._work.open_namespace(wanted[0].key)
         if namespace is None or isinstance(namespace, StoreError):
-            return PublishedPages(0)
-        packed = self._work.packed(key, token_ids)
-        path = [each for each in pages if not each.page.group]
-        budget = StoreBudget(SAVE_BUDGET)
-        # The lookup was counted as the request arrived; its own pages are no hits.
-        with namespace.match(packed + ONE_MORE, is_base=True, budget=budget) as match:
-            end = len(packed) // TOKEN_BYTES // self._page_tokens
-            first = match.page_count
-            if match.failure is not None or first < (path[0].page.number if path else end):
-                return PublishedPages(first)
-            fresh = [each for each in path if each.page.number >= first]
-            hanging = [each for each in pages if each.page.group]
-            used: list[Spare] = []
-            try:
-                with namespace.new_reservation(start_page=first, budget=budget) as reservation:
-                    own = self._insert(reservation, match, packed, fresh, hanging, used, hint)
-            except (StoreError, ValueError) as error:
-                _logger.debug("insert_failed", extra={"reason": str(error)})
-                return PublishedPages(first, frozenset(used))
-            return PublishedPages(end, frozenset(used), own)
+            return [PublishedPages(0)] * len(wanted)
+        sequences = [self._sequence(each) for each in wanted]
+        try:
+            known = [each for each in sequences if each is not None]
+            self._match([each for each in known if each.needs_base], namespace)
+            self._insert([each for each in known if each.has_base], namespace)
+            # Another request of this call had the pages before theirs, or the disk has them.
+            for each in known:
+                if not each.has_base:
+                    each.match_alone(namespace)
+                    self._insert([each] if each.has_base else [], namespace)
+        finally:
+            for sequence in sequences:
+                if sequence is not None:
+                    sequence.release()
+        return [PublishedPages(0) if each is None else each.result() for each in sequences]
 
-    def _insert(
-        self,
-        reservation: Reservation,
-        match: Match,
-        packed: bytes,
-        path: Sequence[Written],
-        hanging: Sequence[Written],
-        used: list[Spare],
-        hint: ReuseHint | None,
-    ) -> int:
-        """Inserts pages by batch; adds their slots to ``used``; returns how many of the path's.
+    def _sequence(self, wanted: PagesToPublish) -> "_Sequence | None":
+        try:
+            packed = self._work.packed(wanted.key, wanted.token_ids)
+        except Exception:  # one request's error is no other's
+            _logger.exception("store_work_failed")
+            return None
+        return _Sequence(wanted, packed, self._page_tokens)
 
-        Counts those that nobody else had published.
-        """
-        own, base = 0, match
-        page_bytes = self._page_tokens * TOKEN_BYTES
-        for slots, part in _by_batch(path):
-            start, stop = part[0].page.number, part[-1].page.number + 1
-            used += [each.spare for each in part]
-            inserted = reservation.insert(
-                packed[start * page_bytes : stop * page_bytes],
-                position=start * self._page_tokens,
-                base=base if start == reservation.start_page else None,
-                hint=hint,
-                spare=slots.spare,
-                slot_offsets=[each.spare.offset for each in part],
-            )
-            own += inserted.published_page_count
-        end = len(packed) // page_bytes
+    def _match(self, sequences: Sequence["_Sequence"], namespace: Namespace) -> None:
+        """Pins the pages before those of each sequence, in one call."""
+        step = StoreStep(namespace)
+        # The lookups were counted as the requests arrived; their own pages are no hits.
+        found = [
+            (each, step.match(each.asked, is_base=True, budget=each.budget)) for each in sequences
+        ]
+        step.run()
+        for each, outcome in found:
+            each.take(outcome.result())
+
+    def _insert(self, sequences: Sequence["_Sequence"], namespace: Namespace) -> None:
+        """Inserts the pages of sequences, and releases them: one call for a part of each."""
+        for each in sequences:
+            each.reserve(namespace)
+        while any(each.parts for each in sequences):
+            step = StoreStep(namespace)
+            found = [(each, each.add_part(step)) for each in sequences if each.parts]
+            for each, _ in found:
+                if not each.parts:
+                    step.release(*each.held)
+            step.run()
+            for each, outcome in found:
+                each.inserted(outcome)
+
+
+class _Part(NamedTuple):
+    """Pages whose slots are of one batch: consecutive ones of the path, and of other groups."""
+
+    slots: "SlotsOfCall"
+    path: Sequence[Written]
+    hanging: Sequence[Written] = ()
+
+
+class _Sequence:
+    """The pages of one request while they are published."""
+
+    def __init__(self, wanted: PagesToPublish, packed: bytes, page_tokens: int) -> None:
+        self.budget = StoreBudget(SAVE_BUDGET)
+        # Parts that are not inserted yet.
+        self.parts: list[_Part] = []
+        self._wanted = wanted
+        self._packed = packed
+        self._page_tokens = page_tokens
+        self._end = len(packed) // TOKEN_BYTES // page_tokens
+        self._path = [each for each in wanted.pages if not each.page.group]
+        self._first = self._path[0].page.number if self._path else self._end
+        self._match = Match()
+        self._reservation: Reservation | None = None
+        self._used: list[Spare] = []
+        self._own = 0
+        self._failed = False
+
+    @property
+    def asked(self) -> bytes:
+        """The tokens to match, with one more, because a match leaves the last token out."""
+        return self._packed + ONE_MORE
+
+    @property
+    def needs_base(self) -> bool:
+        """True if pages precede those to publish."""
+        return self._first > 0
+
+    @property
+    def has_base(self) -> bool:
+        """True if all pages before those to publish are pinned."""
+        return self._match.page_count >= self._first
+
+    @property
+    def held(self) -> Sequence[Match | Reservation]:
+        """The holds that end as the last part is inserted."""
+        return [self._match, *([] if self._reservation is None else [self._reservation])]
+
+    def take(self, match: Match) -> None:
+        """Takes the match of the pages before; another one releases it."""
+        self._match.release()
+        self._match = match
+
+    def match_alone(self, namespace: Namespace) -> None:
+        """Pins the pages before, in a call of its own, which waits for the disk."""
+        self.take(namespace.match(self.asked, is_base=True, budget=self.budget))
+
+    def reserve(self, namespace: Namespace) -> None:
+        """Begins to insert the pages that the store lacks."""
+        first = self._match.page_count
+        fresh = [each for each in self._path if each.page.number >= first]
+        hanging = [each for each in self._wanted.pages if each.page.group]
+        try:
+            self._reservation = namespace.new_reservation(start_page=first, budget=self.budget)
+        except StoreError as error:
+            self._fail(error)
+            return
+        self.parts = [_Part(slots, part) for slots, part in _by_batch(fresh)]
         for slots, part in _by_batch(hanging):
-            used += [each.spare for each in part]
-            reservation.insert(
-                b"",
-                position=end * self._page_tokens,
-                base=None if path else base,
-                spare=slots.spare,
-                group_pages=list(_group_inserts(part)),
-            )
-        return own
+            if self.parts and self.parts[-1].slots is slots and not self.parts[-1].hanging:
+                self.parts[-1] = self.parts[-1]._replace(hanging=part)
+            else:
+                self.parts.append(_Part(slots, (), part))
+
+    def add_part(self, step: StoreStep) -> StepOutcome[Inserted]:
+        """Adds the insert of the next part to a step."""
+        reservation = self._reservation
+        assert reservation is not None
+        part = self.parts.pop(0)
+        start = part.path[0].page.number if part.path else self._end
+        stop = start + len(part.path)
+        page_bytes = self._page_tokens * TOKEN_BYTES
+        is_first = start == reservation.start_page
+        self._used += [each.spare for each in (*part.path, *part.hanging)]
+        return step.insert(
+            reservation,
+            self._packed[start * page_bytes : stop * page_bytes],
+            position=start * self._page_tokens,
+            base=self._match if is_first and self._match.page_count else None,
+            hint=self._wanted.hint if part.path else None,
+            spare=part.slots.spare,
+            slot_offsets=[each.spare.offset for each in part.path],
+            group_pages=list(_group_inserts(part.hanging)),
+        )
+
+    def inserted(self, outcome: StepOutcome[Inserted]) -> None:
+        """Takes the outcome of a part. After a failure nothing more is inserted."""
+        try:
+            self._own += outcome.result().published_page_count
+        except (StoreError, ValueError) as error:
+            self._fail(error)
+
+    def release(self) -> None:
+        """Gives back what is still held."""
+        self._match.release()
+        if self._reservation is not None:
+            self._reservation.abort()
+
+    def result(self) -> PublishedPages:
+        """Returns what was published."""
+        if self._failed or not self.has_base:
+            return PublishedPages(min(self._match.page_count, self._first), frozenset(self._used))
+        return PublishedPages(self._end, frozenset(self._used), self._own)
+
+    def _fail(self, error: Exception) -> None:
+        _logger.debug("insert_failed", extra={"reason": str(error)})
+        self._failed = True
+        self.parts = []
 
 
 def _by_batch(pages: Sequence[Written]) -> Iterator[tuple[SlotsOfCall, list[Written]]]:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from kvstore_client import Match, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
-from kvstore_vllm.offload.publication import PublishedPages, Written
+from kvstore_vllm.offload.publication import PagesToPublish, PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
@@ -24,14 +24,8 @@ LONGEST_DEFERRAL: Final = 0.25
 class Publisher(Protocol):
     """Publishes written pages, on a thread that may wait."""
 
-    def publish(
-        self,
-        key: RequestKey,
-        token_ids: Sequence[int],
-        pages: Sequence[Written],
-        hint: ReuseHint | None,
-    ) -> PublishedPages:
-        """Publishes consecutive pages of the path, and pages of other groups on it."""
+    def publish(self, wanted: Sequence[PagesToPublish]) -> list[PublishedPages]:
+        """Publishes pages of requests of one namespace; returns the result of each."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +48,8 @@ class Stored:
     copying: dict[bytes, Written] = field(default_factory=dict)
     written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True
+    # False once the blocks that ranks copy may be wrong: their pages are not published.
+    trusted: bool = True
     deferred_at: float | None = None
     publishing: bool = False
     # True once its stores were dropped, so that nobody looks where pages under way end up.
@@ -76,7 +72,8 @@ class StorePath:
     """Gives vLLM slots for computed blocks, and publishes the pages. One thread uses it.
 
     ``answers`` has one thread, so that pages are published in the order of their copies: a
-    request may need another one's pages before its own. ``published`` is called with the keys of
+    request may need another one's pages before its own. :meth:`send` publishes those of all
+    requests together. ``published`` is called with the keys of
     pages that are in the store, ``ended`` with a request that has nothing left to publish.
     """
 
@@ -104,6 +101,33 @@ class StorePath:
         self._ended = ended
         # Keys under way, of all requests.
         self._keys: set[bytes] = set()
+        # Pages to publish with the next call.
+        self._waiting: list[tuple[Stored, PagesToPublish]] = []
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if pages wait for :meth:`send`."""
+        return bool(self._waiting)
+
+    def send(self) -> None:
+        """Publishes what the requests of a step have written, in one call for each namespace."""
+        waiting, self._waiting = self._waiting, []
+        parts: dict[object, list[tuple[Stored, PagesToPublish]]] = {}
+        for each in waiting:
+            parts.setdefault(each[1].key.namespace, []).append(each)
+        for part in parts.values():
+            wanted = [pages for _, pages in part]
+            self._answers.ask(
+                partial(self._publisher.publish, wanted), partial(self._all_answered, part)
+            )
+
+    def close(self) -> None:
+        """Publishes the rest, and waits for it. Gives up what is written later."""
+        self.send()
+        self._answers.close()
+        while self._waiting:
+            self.send()
+            self._answers.close()
 
     def prepare(
         self, tracked: Stored, wanted: Iterable[tuple[bytes, GroupPage]]
@@ -145,6 +169,7 @@ class StorePath:
 
     def copied(self, tracked: Stored, keys: Iterable[bytes], *, failed: bool) -> None:
         """Notes that all ranks ended copies of pages, and publishes them unless one failed."""
+        failed = failed or not tracked.trusted
         pages = [tracked.copying.pop(key) for key in keys if key in tracked.copying]
         if failed:
             self._counts["saves_failed"] += 1
@@ -156,6 +181,10 @@ class StorePath:
                 self._give_back(tracked, [replaced])
             tracked.written[each.page] = each
         self._advance(tracked)
+
+    def distrust(self, tracked: Stored) -> None:
+        """Publishes nothing that ranks still copy of a request: its blocks may be wrong."""
+        tracked.may_store = tracked.trusted = False
 
     def finish(self, tracked: Stored) -> None:
         """Ends a request: publishes what is left of it."""
@@ -207,14 +236,18 @@ class StorePath:
         tracked.publishing = True
         end = max(each.page.number for each in pages) + 1
         ids = tracked.request.all_token_ids[: end * self._page_tokens]
-        self._answers.ask(
-            partial(self._publisher.publish, tracked.key, ids, pages, tracked.hint),
-            partial(self._answered, tracked, pages, end),
-        )
+        self._waiting.append((tracked, PagesToPublish(tracked.key, ids, pages, tracked.hint)))
+
+    def _all_answered(
+        self, part: list[tuple[Stored, PagesToPublish]], found: list[PublishedPages] | None
+    ) -> None:
+        for number, (tracked, wanted) in enumerate(part):
+            self._answered(tracked, wanted.pages, None if found is None else found[number])
 
     def _answered(
-        self, tracked: Stored, pages: list[Written], end: int, found: PublishedPages | None
+        self, tracked: Stored, pages: Sequence[Written], found: PublishedPages | None
     ) -> None:
+        end = max(each.page.number for each in pages) + 1
         tracked.publishing = False
         self._keys.difference_update(each.key for each in pages)
         # Nobody knows about the slots of a call that broke off.

@@ -8,6 +8,7 @@ from kvstore_client import Match
 from kvstore_vllm.counters import count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
+from kvstore_vllm.scheduler.step_operations import ReleasePages, StepOperations
 from kvstore_vllm.scheduler.tracked_requests import Tracked
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
 from kvstore_vllm.step_plan import BlockTransfer, runs_between
@@ -24,11 +25,13 @@ class LoadPath:
         self,
         settings: PlannerSettings,
         lookups: PrefixLookups,
+        operations: StepOperations,
         jobs: Jobs,
         counts: "Counter[str]",
     ) -> None:
         self._settings = settings
         self._lookups = lookups
+        self._operations = operations
         self._jobs = jobs
         self._counts = counts
         self._planned: list[BlockTransfer] = []
@@ -77,7 +80,7 @@ class LoadPath:
         return planned
 
     def _loaded(self, tracked: Tracked, match: Match, tiers: "Counter[int]", ok: bool) -> None:  # noqa: FBT001
-        match.release()
+        self._operations.add(ReleasePages(tracked.key, match))
         tracked.open_loads -= 1
         self.open_count -= 1
         if ok:

@@ -6,8 +6,12 @@ from functools import partial
 
 from kvstore_client import Acquired
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.scheduler.store_threads import Answers
-from kvstore_vllm.scheduler.store_work import StoreWork
+from kvstore_vllm.scheduler.step_operations import (
+    AcquirePages,
+    InsertPages,
+    ReleasePages,
+    StepOperations,
+)
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Save, Tracked
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
 from kvstore_vllm.step_plan import BlockTransfer, runs_between
@@ -30,8 +34,7 @@ class SavePath:
     def __init__(
         self,
         settings: PlannerSettings,
-        work: StoreWork,
-        answers: Answers,
+        operations: StepOperations,
         jobs: Jobs,
         counts: "Counter[str]",
         *,
@@ -39,8 +42,7 @@ class SavePath:
         stored: Callable[[EngineRequest, int, int], None],
     ) -> None:
         self._settings = settings
-        self._work = work
-        self._answers = answers
+        self._operations = operations
         self._jobs = jobs
         self._counts = counts
         self._usable = usable
@@ -140,10 +142,8 @@ class SavePath:
             return
         save = tracked.save = Save()
         ids = tracked.request.all_token_ids[: page_count * self._settings.page_tokens]
-        self._answers.ask(
-            partial(self._work.acquire, tracked.key, ids, yielding=yielding),
-            partial(self._acquired, tracked, save),
-        )
+        done = partial(self._acquired, tracked, save)
+        self._operations.add(AcquirePages(tracked.key, ids, yielding, done))
 
     def _acquired(self, tracked: Tracked, save: Save, acquired: Acquired | None) -> None:
         reservation = None
@@ -152,7 +152,7 @@ class SavePath:
             reservation = acquired.reservation
         if acquired is None or reservation is None or save.stopped or not reservation.page_count:
             if acquired is not None:
-                acquired.release()
+                self._operations.add(ReleasePages(tracked.key, acquired))
             self._end(tracked, save)
             return
         save.acquired = acquired
@@ -196,17 +196,16 @@ class SavePath:
         if end > start and not save.dropped:
             save.inserting = True
             ids = tracked.request.all_token_ids[: end * self._settings.page_tokens]
-            self._answers.ask(
-                partial(
-                    self._work.insert, tracked.key, ids, save.acquired, start, end, tracked.hint
-                ),
-                partial(self._inserted, tracked, save, end),
+            done = partial(self._inserted, tracked, save, end)
+            self._operations.add(
+                InsertPages(tracked.key, ids, save.acquired, start, end, tracked.hint, done)
             )
         elif not save.open_jobs and (save.stopped or save.inserted_end == save.end_page):
-            save.acquired.release()
+            self._operations.add(ReleasePages(tracked.key, save.acquired))
+            save.acquired = None
             self._end(tracked, save)
 
-    def _inserted(self, tracked: Tracked, save: Save, end: int, ok: bool | None) -> None:  # noqa: FBT001
+    def _inserted(self, tracked: Tracked, save: Save, end: int, ok: bool) -> None:  # noqa: FBT001
         save.inserting = False
         if ok:
             page_tokens = self._settings.page_tokens

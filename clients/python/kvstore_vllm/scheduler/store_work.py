@@ -1,14 +1,31 @@
 """The calls of the scheduler half's threads to the store. A failed call is a miss."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
-from kvstore_client import Acquired, GroupWindow, Match, Namespace, ReuseHint, StoreBudget
+from kvstore_client import (
+    Acquired,
+    GroupWindow,
+    Inserted,
+    Match,
+    Namespace,
+    StepOutcome,
+    StoreBudget,
+    StoreStep,
+)
 from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
 from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.step_operations import (
+    AcquirePages,
+    InsertPages,
+    Outcomes,
+    ReleasePages,
+    StoreOperation,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -55,67 +72,59 @@ class StoreWork:
             budget=StoreBudget(self._timeout),
         )
 
-    def acquire(
-        self, key: RequestKey, token_ids: Sequence[int], *, yielding: bool
-    ) -> Acquired | None:
-        """Pins the cached whole pages of ``token_ids``, and reserves slots for the missing ones.
+    def run_step(self, operations: Sequence[StoreOperation]) -> Outcomes:
+        """Makes operations of one namespace in one call, in their order.
 
-        If the store is full, it reserves slots for as many of the first missing pages as
-        possible. With ``yielding`` it pins and reserves nothing if another engine saves more of
-        them.
+        Returns the outcome of each: None for an acquire and False for an insert that failed.
+        An older store gets single calls.
         """
-        namespace = self.open_namespace(key)
+        namespace = self.open_namespace(operations[0].key)
         if namespace is None or isinstance(namespace, StoreError):
-            return None
+            return [_failed(each) for each in operations]
+        step = StoreStep(namespace)
+        results = [self._add_to(step, namespace, each) for each in operations]
+        step.run()
+        return [result() for result in results]
+
+    def _add_to(
+        self, step: StoreStep, namespace: Namespace, operation: StoreOperation
+    ) -> Callable[[], Acquired | bool | None]:
+        """Adds an operation to a step; returns what gives its outcome once the step ran."""
+        try:
+            if isinstance(operation, AcquirePages):
+                return self._add_acquire(step, namespace, operation)
+            if isinstance(operation, InsertPages):
+                return self._add_insert(step, operation)
+            step.release(operation.held)
+        except Exception:  # one request's error is no other's
+            _logger.exception("store_work_failed")
+            return partial(_failed, operation)
+        return lambda: None
+
+    def _add_acquire(
+        self, step: StoreStep, namespace: Namespace, operation: AcquirePages
+    ) -> Callable[[], Acquired]:
         budget = StoreBudget(SAVE_BUDGET)
-        page_count = len(token_ids) // self._page_tokens
-        acquired = namespace.acquire(
-            self.packed(key, token_ids) + ONE_MORE,
+        page_count = len(operation.token_ids) // self._page_tokens
+        outcome = step.acquire(
+            self.packed(operation.key, operation.token_ids) + ONE_MORE,
             total_page_count=page_count,
-            yield_to_in_flight=yielding,
+            yield_to_in_flight=operation.yielding,
             yield_idle=IDLE_BEFORE_TAKEOVER,
             budget=budget,
         )
-        if acquired.failure is not None or acquired.in_flight or acquired.reservation:
-            return acquired
-        start = acquired.match.page_count
-        wanted = page_count - start
-        for _ in range(TRIES_FOR_ROOM):
-            wanted //= 2
-            if not wanted:
-                break
-            try:
-                acquired.reservation = namespace.reserve(
-                    start_page=start, page_count=wanted, budget=budget
-                )
-            except PoolExhausted:
-                continue
-            except StoreError:
-                pass
-            break
-        return acquired
+        return lambda: _with_first_pages(outcome.result(), namespace, page_count, budget)
 
-    def insert(
-        self,
-        key: RequestKey,
-        token_ids: Sequence[int],
-        acquired: Acquired,
-        start: int,
-        end: int,
-        hint: ReuseHint | None = None,
-    ) -> bool:
-        """Publishes pages ``start`` to ``end`` of the reservation; returns whether it succeeded."""
-        reservation = acquired.reservation
+    def _add_insert(self, step: StoreStep, operation: InsertPages) -> Callable[[], bool]:
+        reservation = operation.acquired.reservation
         assert reservation is not None
-        first = start * self._page_tokens
-        packed = self.packed(key, token_ids[: end * self._page_tokens])[first * TOKEN_BYTES :]
-        base = acquired.match if start == reservation.start_page else None
-        try:
-            reservation.insert(packed, position=first, base=base, hint=hint)
-        except StoreError as error:
-            _logger.debug("insert_failed", extra={"reason": str(error)})
-            return False
-        return True
+        first = operation.start * self._page_tokens
+        ids = operation.token_ids[: operation.end * self._page_tokens]
+        packed = self.packed(operation.key, ids)[first * TOKEN_BYTES :]
+        is_first = operation.start == reservation.start_page
+        base = operation.acquired.match if is_first else None
+        outcome = step.insert(reservation, packed, position=first, base=base, hint=operation.hint)
+        return lambda: _succeeded(outcome)
 
     def open_namespace(self, key: RequestKey) -> Namespace | StoreError | None:
         """Returns a key's namespace, the error of its opening, or None without a digest.
@@ -142,3 +151,46 @@ class StoreWork:
         """Returns the whole pages of ``token_ids`` as the store is asked for them."""
         count = len(token_ids) // self._page_tokens * self._page_tokens
         return pack_tokens(key.tokens(token_ids, count))
+
+
+def _failed(operation: StoreOperation) -> bool | None:
+    """Returns the outcome of an operation that was not made. A release is made at once."""
+    if isinstance(operation, ReleasePages):
+        operation.held.release()
+    return False if isinstance(operation, InsertPages) else None
+
+
+def _with_first_pages(
+    acquired: Acquired, namespace: Namespace, page_count: int, budget: StoreBudget
+) -> Acquired:
+    """Reserves slots for the first missing pages, if the store lacks slots for all of them."""
+    if acquired.failure is not None or acquired.in_flight or acquired.reservation:
+        return acquired
+    start = acquired.match.page_count
+    wanted = page_count - start
+    for _ in range(TRIES_FOR_ROOM):
+        wanted //= 2
+        if not wanted:
+            break
+        try:
+            acquired.reservation = namespace.reserve(
+                start_page=start, page_count=wanted, budget=budget
+            )
+        except PoolExhausted:
+            continue
+        except StoreError:
+            pass
+        break
+    return acquired
+
+
+def _succeeded(outcome: StepOutcome[Inserted]) -> bool:
+    try:
+        outcome.result()
+    except StoreError as error:
+        _logger.debug("insert_failed", extra={"reason": str(error)})
+        return False
+    except Exception:  # one request's error is no other's
+        _logger.exception("store_work_failed")
+        return False
+    return True

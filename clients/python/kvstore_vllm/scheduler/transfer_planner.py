@@ -12,6 +12,7 @@ from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.load_path import LoadPath
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.save_path import SavePath
+from kvstore_vllm.scheduler.step_operations import StepOperations
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Tracked
@@ -29,10 +30,11 @@ def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None
 class TransferPlanner:
     """Plans the transfers of requests, from their arrival to their end.
 
-    Threads call the store, and each call here first delivers their answers. The only waits
-    for answers are short: :meth:`matched_tokens` and :meth:`plan` name their bounds. Pins and
-    slots of a request are released as soon as no rank reads or writes them, however the
-    request ends. The planner uses none of vLLM's own types. Only the scheduler's thread uses it.
+    Threads call the store, and each call here first delivers their answers. Requests save and
+    release in one call a step for all of them. The only waits for answers are short:
+    :meth:`matched_tokens` and :meth:`plan` name their bounds. Pins and slots of a request are
+    released as soon as no rank reads or writes them, however the request ends. The planner uses
+    none of vLLM's own types. Only the scheduler's thread uses it.
 
     - ``usable`` returns whether the store answers and every rank reaches it. If not, each
       lookup is a miss at once.
@@ -63,9 +65,10 @@ class TransferPlanner:
         self._lookups = PrefixLookups(
             settings, work, answers, self.counts, usable=usable, joining=joining, clock=clock
         )
-        self._loads = LoadPath(settings, self._lookups, self._jobs, self.counts)
+        self._operations = operations = StepOperations(work, answers)
+        self._loads = LoadPath(settings, self._lookups, operations, self._jobs, self.counts)
         self._saves = SavePath(
-            settings, work, answers, self._jobs, self.counts, usable=usable, stored=stored
+            settings, operations, self._jobs, self.counts, usable=usable, stored=stored
         )
 
     @property
@@ -81,7 +84,7 @@ class TransferPlanner:
     @property
     def awaits_answers(self) -> bool:
         """True while answers or transfers are under way, which hold something until they end."""
-        return bool(self._answers.under_way or self._jobs)
+        return bool(self._answers.under_way or self._jobs or self._operations.are_waiting)
 
     def arrived(
         self, request: EngineRequest, key: RequestKey | None, hint: ReuseHint | None = None
@@ -149,6 +152,7 @@ class TransferPlanner:
         copies, let_go = self._saves.plan_held()
         plan.saves += copies
         plan.let_go |= let_go
+        self._operations.send()
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
         """Takes the ranks' results, and stops saving requests with blocks that failed to load."""
@@ -159,6 +163,7 @@ class TransferPlanner:
                 if not set(invalid_blocks).isdisjoint(blocks):
                     self._saves.drop(tracked)
         self._jobs.report(report)
+        self._send_the_last()
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Ends a request; returns whether its blocks are still to be copied."""
@@ -169,7 +174,10 @@ class TransferPlanner:
         self._lookups.drop(tracked)
         request = tracked.request
         computed = request.num_computed_tokens - request.num_in_flight_tokens
-        return self._saves.finished(tracked, min(computed, request.num_tokens), block_ids)
+        ready = min(computed, request.num_tokens)
+        holds = self._saves.finished(tracked, ready, block_ids)
+        self._send_the_last()
+        return holds
 
     def forget(self) -> bool:
         """Drops all earlier lookups, and saves nothing that was computed until now.
@@ -181,9 +189,15 @@ class TransferPlanner:
             self._saves.drop(tracked)
             tracked.may_load = False
             self._lookups.drop(tracked)
+        self._operations.send()
         return not self._loads.open_count
 
     def close(self) -> None:
         """Releases all holds that no rank reads or writes."""
         self.forget()
-        self._answers.close()
+        self._operations.close()
+
+    def _send_the_last(self) -> None:
+        """Sends what is left to the store if no request is: another step may never come."""
+        if not self._tracked:
+            self._operations.send()

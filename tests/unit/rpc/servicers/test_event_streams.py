@@ -161,6 +161,26 @@ def come_and_go(server: Server, worker: Worker, numbers: range) -> int:
     return 2 * len(numbers)
 
 
+def test_many_events_are_one_answer_for_who_wants_that(server: Server) -> None:
+    """Events come together if the request allows it, and one by one otherwise; they are equal."""
+    worker = server.worker()
+    come_and_go(server, worker, range(20))
+    single = list(watch(worker, history=ALONE))
+    [answer] = watch(worker, history=ALONE, batches=True)
+    assert len(single) == 41
+    assert list(answer.batch.events) == single
+    assert [each.sequence_number for each in single] == list(range(1, 42))
+    assert (answer.sequence_number, answer.tenant) == (0, "")
+
+
+def test_an_event_alone_is_no_batch(server: Server) -> None:
+    """One event comes as itself."""
+    worker = server.worker()
+    [granted] = watch(worker, history=ALONE, batches=True)
+    assert granted.WhichOneof("event") == "lease_changed"
+    assert granted.sequence_number == 1
+
+
 def test_a_watcher_that_takes_nothing_loses_the_oldest(start_server: Callable[..., Server]) -> None:
     """A slow watcher's queue is bounded, counts the events it lost, and delays nobody else."""
     server = start_server(limits=Limits(max_waiting_events=50))

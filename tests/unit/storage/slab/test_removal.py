@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from kvstore.storage.slab import slab
+from kvstore.storage.slab import committer, slab
 from slab.rig import LIMIT, NAMESPACE, SlabRig, key
 
 OTHER = bytes(range(32))
@@ -42,6 +42,25 @@ def test_a_page_on_its_way_is_removed(rig: SlabRig) -> None:
     rig.reopen()
     assert rig.slab.use().page_count == 0
     assert rig.write(*range(50))
+
+
+def test_a_large_removal_gives_way(rig: SlabRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers of many pages are emptied in parts, and the mutex is free between two parts."""
+    free: list[bool] = []
+
+    def look() -> None:
+        with ThreadPoolExecutor(1) as other:
+            free.append(other.submit(rig.slab.use).result(LIMIT).page_count == 0)
+
+    assert rig.write(*range(10))
+    monkeypatch.setattr(committer, "REMOVED_AT_ONCE", 4)
+    monkeypatch.setattr(committer.background, "give_way", look)
+    assert rig.remove(*range(10))
+    assert free == [True] * 6
+    assert rig.slab.use().counters.removed_pages == 10
+    rig.reopen()
+    assert rig.found(*range(10)) == []
+    assert rig.write(*range(10))
 
 
 @pytest.mark.parametrize("sync", [1, 2])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from kvstore_client import PageRef, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
-from kvstore_vllm.offload.publication import PublishedPages, Written
+from kvstore_vllm.offload.publication import PagesToPublish, PublishedPages
 from kvstore_vllm.offload.reserve import Reserve, SpareBatch
 from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
 from wire.told_answers import ToldAnswers
@@ -41,6 +41,7 @@ class World:
     prompt_pages: int = PAGES
     hints: list[ReuseHint | None] = field(default_factory=list)
     published: list[bytes] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reserve = Reserve(self._fill, self.answers, MOST, WAIT, self._ticking)
@@ -70,18 +71,18 @@ class World:
         found = self.path.prepare(self.tracked, wanted)
         return None if found is None else len(found)
 
-    def publish(
-        self,
-        key: RequestKey,
-        token_ids: Sequence[int],
-        pages: Sequence[Written],
-        hint: ReuseHint | None,
-    ) -> PublishedPages:
+    def publish(self, wanted: Sequence[PagesToPublish]) -> list[PublishedPages]:
         """Publishes all."""
-        del key
-        self.hints.append(hint)
-        used = frozenset(each.spare for each in pages)
-        return PublishedPages(len(token_ids) // PAGE, used, len(pages))
+        self.calls.append(len(wanted))
+        self.hints += [each.hint for each in wanted]
+        return [
+            PublishedPages(
+                len(each.token_ids) // PAGE,
+                frozenset(page.spare for page in each.pages),
+                len(each.pages),
+            )
+            for each in wanted
+        ]
 
     def _fill(self, count: int) -> SpareBatch | None:
         return Slots(count)
@@ -142,6 +143,7 @@ def test_a_hint_goes_with_the_pages_of_its_request() -> None:
     world.answers.answer_all()
     assert world.prepare(0, 1) == 1
     world.path.copied(world.tracked, [b"0"], failed=False)
+    world.path.send()
     world.answers.answer_all()
     assert world.hints == [hint]
 
@@ -155,8 +157,40 @@ def test_pages_that_a_reset_overtook_are_not_told() -> None:
         assert world.prepare(0, 1) == 1
         world.path.copied(world.tracked, [b"0"], failed=False)
         assert world.tracked.publishing
+        world.path.send()
         if dropped:
             assert world.path.drop(world.tracked) == []
         world.answers.answer_all()
         assert world.published == ([] if dropped else [b"0"])
         assert not world.tracked.publishing
+
+
+def test_pages_of_all_requests_of_a_step_are_one_call() -> None:
+    """They are published together; another namespace's are a call of their own."""
+    world = World()
+    assert world.prepare(0, 1) is None
+    world.answers.answer_all()
+    others = [Stored(world.tracked.request, RequestKey()) for _ in range(3)]
+    salted = Stored(world.tracked.request, RequestKey(plain_salt=b"another"))
+    for number, each in enumerate([world.tracked, *others, salted]):
+        key = b"%d" % number
+        assert world.path.prepare(each, [(key, GroupPage(0, 0))])
+        world.path.copied(each, [key], failed=False)
+    assert world.path.has_waiting
+    world.path.send()
+    world.answers.answer_all()
+    assert world.calls == [4, 1]
+    assert len(world.published) == 5
+    assert not world.path.has_waiting
+
+
+def test_the_end_publishes_what_is_left() -> None:
+    """Pages that wait for a step go to the store, and nothing waits afterwards."""
+    world = World()
+    assert world.prepare(0, 1) is None
+    world.answers.answer_all()
+    assert world.prepare(0, 1) == 1
+    world.path.copied(world.tracked, [b"0"], failed=False)
+    world.path.close()
+    assert world.published == [b"0"]
+    assert not world.path.has_waiting

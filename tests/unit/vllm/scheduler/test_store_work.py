@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
-from kvstore_client import Match
+from kvstore_client import Acquired, Match
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.step_operations import (
+    AcquirePages,
+    InsertPages,
+    ReleasePages,
+    StoreOperation,
+)
 from kvstore_vllm.scheduler.store_work import StoreWork
 
 PAGE = 4
@@ -59,7 +65,13 @@ def test_a_namespace_that_is_refused_is_waited_for_by_nobody(refusal: StoreError
     assert not namespace.waited
     assert found is not None
     assert found.failure is refusal
-    assert work(namespace).acquire(RequestKey(), TOKENS, yielding=False) is None
+    acquired, match = Acquired(Match()), Match()
+    operations: list[StoreOperation] = [
+        AcquirePages(RequestKey(), TOKENS, yielding=False, done=lambda _: None),
+        InsertPages(RequestKey(), TOKENS, acquired, 0, 2, None, lambda _: None),
+        ReleasePages(RequestKey(), match),
+    ]
+    assert work(namespace).run_step(operations) == [None, False, None]
     assert not namespace.waited
 
 

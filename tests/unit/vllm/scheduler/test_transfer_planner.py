@@ -3,6 +3,7 @@
 import pytest
 
 from kvstore_client import ReuseHint
+from kvstore_vllm.step_plan import StepPlan
 from naive.pages import NaivePages
 from naive.runs import PAGE, PROMPT, engine, run, settle
 
@@ -120,6 +121,10 @@ def test_preemption_gives_slots_back_and_begins_anew() -> None:
     world.preempt(request)
     world.step()
     world.answers.answer_all()
+    # The last copy is inserted with one step's call, and its slots are released with the next.
+    for _ in range(2):
+        world.planner.plan(StepPlan("engine"), {}, ())
+        world.answers.answer_all()
     assert world.store.reserved == set()
     for _ in range(3):
         world.step()
