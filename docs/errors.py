@@ -75,7 +75,7 @@ STATUSES = """
 
 | program | status | when |
 | --- | --- | --- |
-| `kvstore-server` | 0 | it got a signal to stop and drained, or stopped after its grace |
+| `kvstore-server` | 0 | it got a signal to stop and drained, or stopped after its grace; or, at SIGTERM with a holder, left its memory to the next server |
 | | 1 | it could not start: another server has the folder or the slab, an address is in use, a device is missing; `--replace` found a server that cannot be replaced; or it could not end in time |
 | | 2 | a setting or a flag is wrong; a line names it |
 | `kvstore-holder` | 0 | its owner ended it, or nobody owned for the grace |

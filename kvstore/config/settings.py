@@ -521,6 +521,7 @@ class Config(BaseSettings):
     """Memory, with a holder, for what the next server has to know of the pages and their holds.
 
     Absent: 1/512 of `tier1_bytes` and `tier2_bytes`, at least 16 MiB. It is added to both.
+    `kvstore_journal_bytes` and kvstore-ctl show the part that records may fill: 11.2 MiB of 16.
     Another size takes effect at the next clean start. Too small when the log has
     `journal_given_up`: then the store goes on, and its memory ends with the server. Pages of few
     tokens need more. Start with: absent.

@@ -411,8 +411,9 @@ OF_SUCCESSION: Final = (
     ),
     gauge(
         "kvstore_journal_bytes",
-        "Bytes of the journal.",
-        "Nothing by itself: `kvstore_journal_used_bytes` has to stay below it.",
+        "Bytes of the journal that records may fill.",
+        "Nothing by itself, and less than the setting `journal_bytes` (11.2 MiB of 16): "
+        "`kvstore_journal_used_bytes` has to stay below it.",
         SUCCESSION.each(lambda use: use.journal_capacity_bytes),
     ),
     gauge(

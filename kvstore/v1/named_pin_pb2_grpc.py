@@ -27,9 +27,9 @@ if _version_not_supported:
 
 class NamedPinServiceStub:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin ends at a
-    restart, at the end of its TTL, and as a whole as soon as one of its pages is
-    removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at the
+    end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
+    a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
     """
 
     def __init__(self, channel):
@@ -57,9 +57,9 @@ class NamedPinServiceStub:
 
 class NamedPinServiceServicer:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin ends at a
-    restart, at the end of its TTL, and as a whole as soon as one of its pages is
-    removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at the
+    end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
+    a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
     """
 
     def PinPrefix(self, request, context):
@@ -142,9 +142,9 @@ def add_NamedPinServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class NamedPinService:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin ends at a
-    restart, at the end of its TTL, and as a whole as soon as one of its pages is
-    removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at the
+    end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
+    a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
     """
 
     @staticmethod

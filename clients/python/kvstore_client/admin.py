@@ -158,8 +158,9 @@ class Admin:
     ) -> named_pin_pb2.PinPrefixResponse:
         """Pins the whole pages of a prefix that are cached now, under a name.
 
-        The pin ends by :meth:`unpin_prefix`, after ``ttl`` seconds, at a restart, or when
-        one of its pages is removed. Repeated with the same tokens, the call returns what is
+        The pin ends by :meth:`unpin_prefix`, after ``ttl`` seconds, or when one of its pages is
+        removed. It ends at a restart too, unless a holder keeps the store's memory; ``ttl`` then
+        begins anew. Repeated with the same tokens, the call returns what is
         pinned and restarts ``ttl``. With ``require_all`` it raises ``PrefixNotCached``
         unless every whole page is cached.
         """
@@ -206,8 +207,8 @@ def connect_admin(
 ) -> Iterator[Admin]:
     """Connects to a store for administration alone, without a lease.
 
-    Its ``credential`` is valid until the store restarts. Raises ``StoreError``, and
-    ``ValueError`` if the path is too long for a socket.
+    Its ``credential`` is valid until a server begins with an empty cache. Raises ``StoreError``,
+    and ``ValueError`` if the path is too long for a socket.
     """
     paths = RuntimeDir(runtime_dir)
     connection = AttachConnection(paths.attach_socket)

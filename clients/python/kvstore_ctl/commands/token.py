@@ -24,7 +24,8 @@ def token(
     """Prints a credential of this user, for clients that cannot attach, such as grpcurl.
 
     Send it with each call over the unix socket as the header "authorization: Bearer CREDENTIAL".
-    It is valid until the store restarts. For callers on other hosts use token new.
+    It is valid until a server begins with an empty cache: at each start without a holder, else at
+    a clean start only. For callers on other hosts use token new.
     """
     if context.invoked_subcommand is not None:
         return
