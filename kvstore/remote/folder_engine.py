@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Final
+from typing import Final, Literal
 
 import obstore
 from obstore.exceptions import (
@@ -116,7 +116,7 @@ class FolderEngine:
     ) -> bool:
         """Creates a file, or replaces it."""
         del life_ms
-        mode = "create" if only_if_absent else "overwrite"
+        mode: Literal["create", "overwrite"] = "create" if only_if_absent else "overwrite"
         with self._call(deadline):
             try:
                 obstore.put(self._store, _path(name), value, use_multipart=False, mode=mode)

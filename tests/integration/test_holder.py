@@ -483,7 +483,7 @@ def test_a_descriptor_is_compared_with_its_announcement(connection: HolderConnec
     one, other = sealed_memfd("a", b"one"), sealed_memfd("a", b"one")
     with pytest.raises(CarrierRefused, match="announced as"):
         connection.put([("a", CarriedDescriptor(one, DescriptorIdentity.of(other)))])
-    with Path(os.devnull).open() as file, pytest.raises(CarrierRefused, match="no memfd"):
+    with Path(os.devnull).open() as file, pytest.raises(CarrierRefused, match="neither a memfd"):
         connection.put([("a", CarriedDescriptor(file.fileno(), DescriptorIdentity.of(one)))])
     assert list(connection.descriptors()) == []
     wire.close_all([one, other])

@@ -115,7 +115,7 @@ def test_what_is_passed_is_checked(manager: NotifyStandIn, tmp_path: Path) -> No
             "LISTEN_FDS": "1",
             "LISTEN_FDNAMES": "a",
         }
-        with pytest.raises(CarrierRefused, match="no memfd"):
+        with pytest.raises(CarrierRefused, match="neither a memfd"):
             SystemdStore(ServiceManager(None), dict(passed), first_descriptor=file.fileno())
         passed |= {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "a:a"}
         with pytest.raises(CarrierRefused, match="2 descriptors"):

@@ -171,11 +171,13 @@ class TierMachine(RuleBasedStateMachine):
         if is_kept:
             self.keep()
 
-    @rule(data=st.data())
-    def match_again(self, data: st.DataObject) -> None:
+    # A number, since threads decide how many paths there are to draw from.
+    @rule(number=st.integers(0, 255))
+    def match_again(self, number: int) -> None:
         """Matches a path that was written."""
         if self.may_be_found:
-            self.match(data.draw(st.sampled_from(sorted(self.may_be_found))))
+            paths = sorted(self.may_be_found)
+            self.match(paths[number % len(paths)])
 
     @rule(path=PATHS)
     def match(self, path: Path_) -> None:
