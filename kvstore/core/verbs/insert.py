@@ -261,7 +261,8 @@ def require_same_base(lease: Lease, reservation: Reservation, sequence: Sequence
     """Raises IdReused if a reservation's pages are on another path than that of ``sequence``.
 
     That is the path of the base that its first insert named, or its own. The tokens of another
-    base are compared, as far as they are before ``sequence``, if the reservation has a path too.
+    base are compared, as far as it goes and they are before ``sequence``, if the reservation has a
+    path too. A base of a recovered reservation ends where its first insert began.
     Also raises the errors of ``Lease.base_of`` for such a base.
     """
     named = sequence.base_pin_id, sequence.base_reservation_id
@@ -274,7 +275,7 @@ def require_same_base(lease: Lease, reservation: Reservation, sequence: Sequence
     base = lease.base_of(reservation.namespace, sequence)
     assert base is not None  # it is named
     end = sequence.position * TOKEN_BYTES
-    if base.tokens()[:end] != reservation.tokens()[:end]:
+    if not reservation.tokens().startswith(base.tokens()[:end]):
         raise IdReused(id=reservation.hold_id)
 
 

@@ -707,6 +707,21 @@ def test_a_reservation_that_grew_goes_on(world: JournaledWorld) -> None:
     assert world.shape() == {"abcd": {}}
 
 
+def test_a_reservation_goes_on_under_its_first_base(world: JournaledWorld) -> None:
+    """Later inserts name the pin that the first one continued, which ends before them."""
+    world.worker.publish("ab", "x")
+    world.worker.match("ab", 5)
+    world.worker.match("x", 7)
+    world.worker.reserve(6, 3, 2)
+    world.worker.insert(6, "c", 2, base_pin_id=5)
+    world.restart()
+    world.attach(world.worker)
+    with pytest.raises(IdReused):
+        world.worker.insert(6, "d", 3, base_pin_id=7)
+    world.worker.insert(6, "d", 3, base_pin_id=5)
+    assert world.shape() == {"abcd": {}, "x": {}}
+
+
 def test_a_reservation_over_two_tiers_keeps_its_copies() -> None:
     """A reservation whose path lies in tier 2 alone holds it there."""
     world = JournaledWorld(tier_policy=TierPolicy(WritePolicy.THROUGH))
