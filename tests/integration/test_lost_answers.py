@@ -39,7 +39,8 @@ def test_an_insert_is_repeated_by_its_id(
         store = RunningStore(runtime_dir, (*SMALL_STORE, *settings), program=PROGRAM)
         store.start()
         stack.callback(store.kill)
-        config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
+        # Longer than a start of a server on a busy machine: afterwards a session ends.
+        config = ClientConfig(call_timeout=LIMIT, ttl=LIMIT, hot_lane=hot_lane)
         client, namespace = open_client(runtime_dir, config)
         with closing(client), namespace.acquire(TOKENS, total_page_count=4) as acquired:
             reservation = acquired.reservation
