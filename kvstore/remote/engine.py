@@ -3,7 +3,7 @@
 An engine knows nothing of pages, tenants or seals. Its calls block, and any thread may make
 them. A call gets one absolute deadline, in seconds of ``time.monotonic``, that bounds everything
 it does: waiting for a connection, sending, and receiving. It raises a
-:class:`~kvstore.remote.errors.RemoteError` and nothing else.
+:class:`~kvstore.remote.errors.RemoteError`, and ValueError only for lives that are not positive.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,6 +48,12 @@ class ReadResult(Enum):
     """The engine has no such value."""
     WRONG_SIZE = "wrong_size"
     """The engine has a value of another length. The buffer's content is undefined."""
+
+
+def require_lives(lives_ms: Sequence[int]) -> None:
+    """Raises ValueError unless all lives are positive: another one would delete a value."""
+    if min(lives_ms, default=1) <= 0:
+        raise ValueError(f"a life of {min(lives_ms)} ms is not positive")
 
 
 class RemoteEngine(Protocol):

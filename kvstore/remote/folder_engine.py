@@ -21,7 +21,12 @@ from obstore.exceptions import (
 from obstore.store import LocalStore
 
 from kvstore.remote.buffers import copy_bytes
-from kvstore.remote.engine import MOST_CONTROL_BYTES, EngineCapabilities, ReadResult
+from kvstore.remote.engine import (
+    MOST_CONTROL_BYTES,
+    EngineCapabilities,
+    ReadResult,
+    require_lives,
+)
 from kvstore.remote.errors import (
     CommandForbidden,
     CredentialRefused,
@@ -89,8 +94,7 @@ class FolderEngine:
         deadline: float,
     ) -> Iterator[RemoteError | None]:
         """Writes one file after another."""
-        if min(lives_ms, default=1) <= 0:
-            raise ValueError(f"a life of {min(lives_ms)} ms is not positive")
+        require_lives(lives_ms)
         for name, value in zip(names, values, strict=True):
             with self._call(deadline):
                 obstore.put(self._store, _path(name), value, use_multipart=False)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.index.node import Anchor, Node, PageHashes, Position
+from kvstore.core.index.path_hashes import NOTHING
 from kvstore.core.index.radix import path_slots, subtree
 from kvstore.core.invariants.invariant import invariant
 from kvstore.core.pool.disk_state import DiskState
@@ -13,8 +14,6 @@ from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.page_hash import page_digests
-
-NOTHING = PageHashes(b"", (), ())
 
 
 def check_moves(cache: PrefixCache) -> None:

@@ -8,7 +8,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from kvstore.remote.engine import MOST_CONTROL_BYTES, EngineCapabilities, ReadResult
+from kvstore.remote.engine import (
+    MOST_CONTROL_BYTES,
+    EngineCapabilities,
+    ReadResult,
+    require_lives,
+)
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.valkey.address import EngineAddress, Place, Resolver, connect, read_clock
 from kvstore.remote.valkey.connection_pool import ConnectionPool
@@ -103,9 +108,7 @@ class ValkeyEngine:
         deadline: float,
     ) -> Iterator[RemoteError | None]:
         """Sends the next value before it receives this one's status."""
-        if min(lives_ms, default=1) <= 0:
-            # A time in the past would delete the value that is there.
-            raise ValueError(f"a life of {min(lives_ms)} ms is not positive")
+        require_lives(lives_ms)
         with self._connection(deadline) as connection:
             now = _engine_ms(connection)
             sent = 0

@@ -116,12 +116,13 @@ class Mover:
         if self._memory.device.lost:
             return
         for _ in range(ROUNDS):
+            # Not after the plan, which takes slots that others may want.
+            background.give_way()
             with self._mutex:
                 before = self._cache.moves_wanted()
                 moves = self._cache.plan_moves(BATCH_PAGES)
                 for move in moves:
                     self._took(move.namespace.arena_in(move.tier))
-            background.give_way()
             copied = self.carry_out(moves, give_way=background.give_way)
             if (moves and not copied) or not (before or moves):
                 return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 from time import monotonic
 
-from kvstore.remote.engine import EngineCapabilities, ReadResult
+from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineFull, RemoteError
 
 
@@ -102,8 +102,7 @@ class MemoryEngine:
         deadline: float,
     ) -> Iterator[RemoteError | None]:
         """Keeps copies."""
-        if min(lives_ms, default=1) <= 0:
-            raise ValueError(f"a life of {min(lives_ms)} ms is not positive")
+        require_lives(lives_ms)
         now = self._now_ms()
         for name, value, life in zip(names, values, lives_ms, strict=True):
             self._begin("put_many", deadline)
