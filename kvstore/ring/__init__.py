@@ -17,7 +17,7 @@ from kvstore.ring.errors import (
     RingFull,
     WrongMemory,
 )
-from kvstore.ring.record_ring import RecordRing
+from kvstore.ring.record_ring import RecordRing, RingRecord
 
 __all__ = [
     "JournalDamaged",
@@ -27,5 +27,6 @@ __all__ = [
     "RecordRing",
     "RecordTooLarge",
     "RingFull",
+    "RingRecord",
     "WrongMemory",
 ]

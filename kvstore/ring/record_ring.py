@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn, Self, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -45,6 +45,15 @@ LARGEST_SEGMENT_BYTES: Final = 1 << 34
 RECORDS_PER_APPEND: Final = 4
 _FILL_NUMERATOR: Final = 7
 _FILL_DENOMINATOR: Final = 8
+# A place, the payload there, and True if the record was ended.
+RingRecord: TypeAlias = tuple[int, memoryview, bool]
+# Returns what the cleaner keeps of a payload.
+StillLive: TypeAlias = Callable[[memoryview], Payload | None]
+
+
+def drop(payload: memoryview) -> None:
+    """Keeps nothing of a payload."""
+    del payload
 
 
 class RecordRing:
@@ -58,7 +67,8 @@ class RecordRing:
         payload, then zero to 15 bytes without meaning
 
     A record does not cross a segment's end: padding fills the segment. The sum has the place in
-    it, so an earlier lap's bytes are never read as new ones.
+    it, so an earlier lap's bytes are never read as new ones. One store *ends* a record: its sum
+    becomes the complement.
 
     After each record the ring stores its *head*, the place of the next one. A record that the
     head counts and that is not whole was changed by a stray write, and makes everything unusable.
@@ -71,7 +81,8 @@ class RecordRing:
 
     Under a mutex of the owner. ``still_live(payload)`` tells the cleaner about one record: it
     returns None for a dead one, and else the payload to keep, which is the same or a smaller one.
-    It must not call the ring, nor keep the payload, whose memory is reused.
+    ``still_ended(payload)`` does so for a record that was ended, and what is kept of it stays
+    ended. Neither may call the ring, nor keep the payload, whose memory is reused.
 
     After :class:`RingFull` or :class:`JournalDamaged` the ring is given up: it takes no further
     record, and its memory cannot be opened.
@@ -81,11 +92,13 @@ class RecordRing:
         self,
         segments: Sequence[memoryview],
         header: MemoryHeader,
-        still_live: Callable[[memoryview], Payload | None],
+        still_live: StillLive,
+        still_ended: StillLive,
     ) -> None:
         """Use ``create`` or ``open``."""
         self.identity = header.identity
         self._still_live = still_live
+        self._still_ended = still_ended
         self._salt = header.salt
         self._memories = list(segments)
         self._readable = [each.toreadonly() for each in segments]
@@ -117,7 +130,8 @@ class RecordRing:
         cls,
         segments: Sequence[memoryview],
         identity: bytes,
-        still_live: Callable[[memoryview], Payload | None],
+        still_live: StillLive,
+        still_ended: StillLive = drop,
     ) -> Self:
         """Returns an empty ring over some memory, whatever bytes it has.
 
@@ -131,7 +145,7 @@ class RecordRing:
         # The first segment's header is withdrawn before anything else changes.
         for header, segment in zip(headers, segments, strict=True):
             header.write(segment)
-        made = cls(segments, headers[0], still_live)
+        made = cls(segments, headers[0], still_live, still_ended)
         made._control[_HEAD] = 0
         for _ in range(2):
             made._write_tail(0)
@@ -144,13 +158,14 @@ class RecordRing:
     def open(
         cls,
         segments: Sequence[memoryview],
-        still_live: Callable[[memoryview], Payload | None],
-        seen: Callable[[memoryview], object] = len,
+        still_live: StillLive,
+        seen: Callable[[RingRecord], object] = len,
+        still_ended: StillLive = drop,
     ) -> Self:
         """Returns the ring that an earlier process left in some memory, ready for more records.
 
-        Reads every record once, about 1 us each, and writes nothing. Calls ``seen`` with the
-        payload of each, as ``records`` yields them, so a start needs no second turn over the ring.
+        Reads every record once, about 1 us each, and writes nothing. Calls ``seen`` with each,
+        as ``records`` yields them, so a start needs no second turn over the ring.
         Segments come in the order of ``create``. Raises :class:`NeverCreated`,
         :class:`OtherVersion`, :class:`WrongMemory` if a segment is of another ring, number or
         size, and :class:`JournalDamaged` if any committed record is not whole.
@@ -163,7 +178,7 @@ class RecordRing:
             found.check(expected.kind, expected.sizes)
             if found.identity != expected.identity:
                 raise WrongMemory(f"segment {number} is of another ring than segment 0")
-        opened = cls(segments, first, still_live)
+        opened = cls(segments, first, still_live, still_ended)
         opened._recover(seen)
         return opened
 
@@ -224,12 +239,23 @@ class RecordRing:
         self._head = self._control[_HEAD] = at + step
         return at
 
+    def end(self, place: int) -> bool:
+        """Ends the record at a place, which was not ended before, by one store.
+
+        Returns False, and changes nothing, if the cleaner copied it to another place since.
+        """
+        if place < self._tail:
+            return False
+        number, offset = divmod(place % self._all, self._usable)
+        self._words_of[number][(SEGMENT_HEADER_BYTES + offset >> 3) + 1] ^= WORD_MASK
+        return True
+
     def clean(self, count: int) -> int:
         """Cleans the oldest records, at most ``count``, and returns the bytes that this freed.
 
-        Appends what ``still_live`` returns for each, then moves the tail behind them. It stops
-        at the head of when it began. A process killed in between leaves some records twice. The
-        bytes freed can be negative by some padding. Raises as ``append`` does.
+        Appends what ``still_live`` or ``still_ended`` returns for each, then moves the tail behind
+        them. It stops at the head of when it began. A process killed in between leaves some
+        records twice. The bytes freed can be negative by some padding. Raises as ``append`` does.
         """
         self._check_usable()
         used = self.used_bytes
@@ -239,18 +265,18 @@ class RecordRing:
             found = self._read(at)
             if found is None:
                 self._fail(JournalDamaged(f"the record at place {at} is damaged"))
-            payload, end = found
+            payload, end, is_ended = found
             if payload is not None:
                 count -= 1
-                live = self._still_live(payload)
+                live = (self._still_ended if is_ended else self._still_live)(payload)
                 if live is not None:
-                    self._keep(live, at)
+                    self._keep(live, at, WORD_MASK if is_ended else 0)
             at = end
         self._move_tail(at)
         return used - self.used_bytes
 
-    def records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yields the place and the payload of each record, the oldest first.
+    def records(self) -> Iterator[RingRecord]:
+        """Yields each record, the oldest first: place, payload, and True if it was ended.
 
         Payloads are read-only views of the ring's memory. The ring must not be changed before
         the last one was read. Raises :class:`JournalDamaged`.
@@ -260,9 +286,9 @@ class RecordRing:
             found = self._read(at)
             if found is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
-            payload, end = found
+            payload, end, is_ended = found
             if payload is not None:
-                yield at, payload
+                yield at, payload, is_ended
             at = end
 
     def give_up(self, reason: str) -> None:
@@ -300,8 +326,11 @@ class RecordRing:
             end = self._segment_end + step
         return end <= self._tail + most
 
-    def _keep(self, payload: Payload, at: int) -> None:
-        """Appends what is live of the record at ``at``, all before which is cleaned."""
+    def _keep(self, payload: Payload, at: int, mask: int) -> None:
+        """Appends what is live of the record at ``at``, all before which is cleaned.
+
+        ``mask`` is what its sum is written with.
+        """
         size = len(payload)
         step = (size + _ROUND) & -16
         if not self._fits(step, self._all):
@@ -309,7 +338,7 @@ class RecordRing:
             if not self._fits(step, self._all):
                 self._fail(RingFull(f"all of {self.used_bytes} bytes are live"))
         self._pad(step)
-        self._write(payload, size, step)
+        self._write(payload, size, step, mask)
 
     def _pad(self, step: int) -> None:
         """Goes on to the next segment if a record of ``step`` bytes crosses this one's end."""
@@ -322,18 +351,21 @@ class RecordRing:
             self._head = self._control[_HEAD] = self._segment_end
         self._enter(self._head)
 
-    def _write(self, payload: Payload, size: int, step: int) -> None:
+    def _write(self, payload: Payload, size: int, step: int, mask: int) -> None:
         """Writes a record at the head, where it fits, and moves the head behind it."""
         at = self._head
         offset = at - self._base
         words = self._words
         self._memory[offset + 16 : offset + 16 + size] = payload
-        words[(offset >> 3) + 1] = xxh3_64_intdigest(payload, self._salt + at)
+        words[(offset >> 3) + 1] = xxh3_64_intdigest(payload, self._salt + at) ^ mask
         words[offset >> 3] = size | (at >> 4 & 0xFFFFFFFF) << 32
         self._head = self._control[_HEAD] = at + step
 
-    def _read(self, at: int) -> tuple[memoryview | None, int] | None:
-        """Returns the payload at a place and the place behind it, or None if it is not whole."""
+    def _read(self, at: int) -> tuple[memoryview | None, int, bool] | None:
+        """Returns the payload at a place, the place behind it, and True if the record was ended.
+
+        Returns None if the record is not whole.
+        """
         number, offset = divmod(at % self._all, self._usable)
         offset += SEGMENT_HEADER_BYTES
         words = self._words_of[number]
@@ -344,20 +376,21 @@ class RecordRing:
         digest = words[(offset >> 3) + 1]
         if size == _PADDING:
             end = at + self._segment_bytes - offset
-            return (None, end) if digest == self._padding_sum(at) else None
+            return (None, end, False) if digest == self._padding_sum(at) else None
         step = (size + _ROUND) & -16
         # A damaged length may cross the segment's end, where the slice ends and the sum differs.
         start = offset + _RECORD_HEADER_BYTES
         payload = self._readable[number][start : start + size]
-        if digest != xxh3_64_intdigest(payload, self._salt + at):
+        found = xxh3_64_intdigest(payload, self._salt + at)
+        if digest not in (found, found ^ WORD_MASK):
             return None
-        return payload, at + step
+        return payload, at + step, digest != found
 
     def _padding_sum(self, at: int) -> int:
         """Returns the sum of padding, which no record at that place has: places are even."""
         return xxh3_64_intdigest(b"", self._salt + at + 1)
 
-    def _recover(self, seen: Callable[[memoryview], object]) -> None:
+    def _recover(self, seen: Callable[[RingRecord], object]) -> None:
         """Finds tail and head, and reads every record between them."""
         copies = [self._control[_TAILS + each : _TAILS + each + 2].tolist() for each in (0, 2)]
         whole = [
@@ -377,14 +410,14 @@ class RecordRing:
             read = self._read(at)
             if read is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
-            payload, at = read
+            start, (payload, at, is_ended) = at, read
             if payload is not None:
-                seen(payload)
+                seen((start, payload, is_ended))
         # Behind the stored head, the record of an append that did not return.
         late = self._read(at)
         self._head = late[1] if late else at
         if late and late[0] is not None:
-            seen(late[0])
+            seen((at, late[0], late[2]))
         if at != stored or (late and self._read(self._head)):
             raise JournalDamaged(f"the ring's head {stored} is damaged")
         self._enter(self._head)

@@ -1,7 +1,7 @@
 """A journal's memory that outlives the process, and the cleaner that keeps it small."""
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 import structlog
@@ -37,12 +37,18 @@ from kvstore.ring import (
     OtherVersion,
     RecordRing,
     RecordTooLarge,
+    RingRecord,
     WrongMemory,
 )
 from kvstore.succession.ended_leases import LEASE_ENDED, EndedLeases
 from kvstore.succession.hold_table import HoldTable
 from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
-from kvstore.succession.live_records import LiveRecords, Payload, split_pages
+from kvstore.succession.live_records import (
+    LiveRecords,
+    Payload,
+    end_of_reservation,
+    split_pages,
+)
 from kvstore.succession.ring_rows import ROW, RingRows
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -102,7 +108,7 @@ class DurableJournal:
         self._written = self._records.written
         self._cache: PrefixCache | None = None
         # The records that a start found, and the ends of the ring that has no others.
-        self._found: list[memoryview] = []
+        self._found: list[Payload] = []
         self._found_at = -1, -1
         # The extents of the cache changed since their generations were looked up.
         self._extents_changed = True
@@ -117,7 +123,7 @@ class DurableJournal:
         identity = os.urandom(_IDENTITY_BYTES)
         holds, segments = make_memories(make, size_bytes)
         made = cls(HoldTable.create(holds, identity))
-        made._use(RecordRing.create(segments, identity, made._still_live))
+        made._use(RecordRing.create(segments, identity, made._still_live, made._still_ended))
         made.replace_store(store)
         if made.given_up is not None:
             raise ValueError(f"{size_bytes} bytes are too few for a journal: {made.given_up}")
@@ -133,8 +139,10 @@ class DurableJournal:
         memory, segments = find_memories(memories)
         holds = HoldTable.open(memory)
         opened = cls(holds)
-        records = opened._found
-        opened._use(RecordRing.open(segments, opened._still_live, records.append))
+        found: list[RingRecord] = []
+        callbacks = opened._still_live, found.append, opened._still_ended
+        opened._use(RecordRing.open(segments, *callbacks))
+        records = opened._found = _payloads(found)
         opened._found_at = opened._ring.tail, opened._ring.head
         if holds.identity != opened._ring.identity:
             raise WrongMemory("the holds and the ring are of two journals")
@@ -183,12 +191,12 @@ class DurableJournal:
         self._found = []
         self._found_at = -1, -1
 
-    def append(self, *parts: Buffer) -> None:
-        """Adds a record, given in parts, after all others."""
+    def append(self, *parts: Buffer) -> int | None:
+        """Adds a record, given in parts, after all others. Returns its place in the ring."""
         if self.given_up is not None:
-            return
+            return None
         try:
-            self._ring.append(*parts)
+            place = self._ring.append(*parts)
             self._written.append(parts[0])
             if parts[0][0] == LEASE_ENDED:
                 self._ended.note(b"".join(parts))
@@ -196,6 +204,21 @@ class DurableJournal:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
             self._give_up(error)
+        else:
+            return place
+        return None
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Ends a reservation, whose latest record is at a place, and leaves a tombstone of its id.
+
+        Returns False, and changes nothing, if the cleaner moved the record.
+        """
+        if self.given_up is not None:
+            return True
+        if not self._ring.end(place):
+            return False
+        self._written.append((lease, reservation_id))
+        return True
 
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin or a source pin in place of the one of its key."""
@@ -331,26 +354,37 @@ class DurableJournal:
         if kind >= ROW:
             return record if self._rows.is_live(record) else None
         if kind == ABORTED and self._cache is not None:
-            _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
-            if leaves_tombstone:
-                self._holds.bury((lease, RESERVATION_SCOPE, reservation_id))
+            self._bury(record)
         if kind == LEASE_ENDED and self._cache is not None:
             data = bytes(record)
             is_known = _is_tombstone(self._cache, data)
             return record if self._ended.keeps(data, is_known=is_known) else None
         return self._records.still_live(record)
 
+    def _still_ended(self, record: memoryview) -> Payload | None:
+        """Returns what the cleaner has to keep of the last record of a reservation that ended."""
+        if self._cache is None:
+            return record
+        self._bury(end_of_reservation(record))
+        return None
+
+    def _bury(self, record: Payload) -> None:
+        """Leaves a tombstone in place of a record of the end of a reservation."""
+        _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
+        if leaves_tombstone:
+            self._holds.bury((lease, RESERVATION_SCOPE, reservation_id))
+
     def _use(self, ring: RecordRing) -> None:
         self._ring = ring
         self._ended = EndedLeases(ring.capacity_bytes // _ENDED_SHARE)
 
-    def _payloads(self) -> Sequence[memoryview]:
+    def _payloads(self) -> Sequence[Payload]:
         """Returns all records of the ring, which a start has read already."""
         if self._found_at == (self._ring.tail, self._ring.head):
             return self._found
-        return [record for _, record in self._ring.records()]
+        return _payloads(self._ring.records())
 
-    def _restore(self, records: Sequence[memoryview]) -> None:
+    def _restore(self, records: Sequence[Payload]) -> None:
         """Remembers what an earlier process wrote."""
         rows = [each for each in records if each[0] >= ROW]
         self._rows.restore(rows)
@@ -372,6 +406,16 @@ class DurableJournal:
                     leases.add(row.number)
         self._records.restore(records, leases)
         self._ended.note_all(records)
+
+
+def _payloads(records: Iterable[RingRecord]) -> list[Payload]:
+    """Returns the payloads of records, and behind an ended reservation one of its end."""
+    found: list[Payload] = []
+    for _, payload, is_ended in records:
+        found.append(payload)
+        if is_ended:
+            found.append(end_of_reservation(payload))
+    return found
 
 
 def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:

@@ -46,13 +46,13 @@ class LiveRecords:
     ``reservations`` has the number of the latest record of each reservation that has not ended.
     ``page_widths`` has the bytes of a page's tokens, by namespace. ``tables`` has the generations
     by extent, or is None before they are known: until then everything is kept. ``written`` are the
-    beginnings of the records since ``catch_up``.
+    beginnings of the records since ``catch_up``, and the keys of reservations that ended.
     """
 
     def __init__(self) -> None:
         self.tables: Mapping[int, Generations] | None = None
         self.reservations: dict[ReservationKey, int] = {}
-        self.written: list[Buffer] = []
+        self.written: list[Buffer | ReservationKey] = []
         self.page_widths: dict[int, int] = {}
         # The largest number of a reservation's record, written or only named by an insert.
         self._last_number = 0
@@ -62,7 +62,9 @@ class LiveRecords:
     def catch_up(self) -> None:
         """Remembers what ``written`` has, which verbs have no time for."""
         for head in self.written:
-            if head[0] == RESERVED:
+            if isinstance(head, tuple):
+                self.reservations.pop(head, None)
+            elif head[0] == RESERVED:
                 number, _, lease, reservation_id = RESERVE_FORM.unpack_from(head)[4:8]
                 self.reservations[lease, reservation_id] = self._last_number = number
             elif head[0] == ABORTED:
@@ -153,6 +155,12 @@ class LiveRecords:
             return list(map(eq, written, map(table.__getitem__, indexes)))
         places = zip(extents, indexes, written, strict=True)
         return [each in tables and tables[each][k] == generation for each, k, generation in places]
+
+
+def end_of_reservation(record: Payload) -> bytes:
+    """Returns the record of the end of a reservation, whose latest record is ``record``."""
+    number, _, lease, reservation_id = RESERVE_FORM.unpack_from(record)[4:8]
+    return ABORT_FORM.pack(ABORTED, 1, lease, reservation_id, number + 1)
 
 
 def part_of_pages(record: memoryview, first: int, end: int, page_width: int) -> bytes:

@@ -46,6 +46,13 @@ class RingMachine(RuleBasedStateMachine):
         """Makes a live record dead."""
         self.model.dead.add(draw.draw(sampled_from(self.live())))
 
+    @precondition(lambda self: set(self.live()) - self.model.ended)
+    @rule(draw=data())
+    def end(self, draw: DataObject) -> None:
+        """Ends a live record."""
+        numbers = sorted(set(self.live()) - self.model.ended)
+        self.model.end(draw.draw(sampled_from(numbers)))
+
     @precondition(lambda self: self.live())
     @rule(draw=data())
     def shrink(self, draw: DataObject) -> None:

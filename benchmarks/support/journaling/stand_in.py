@@ -36,7 +36,7 @@ class BufferMemory:
         self._buried = 0
         self.record_bytes = 0
 
-    def append(self, *parts: Buffer) -> None:
+    def append(self, *parts: Buffer) -> int:
         """Adds a record."""
         record = b"".join(parts)
         if self._at + len(record) > SEGMENT_BYTES:
@@ -44,6 +44,13 @@ class BufferMemory:
         self._bytes[self._at : self._at + len(record)] = record
         self._at += len(record)
         self.record_bytes += len(record)
+        return self._at
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Ends a reservation, by one store."""
+        del lease, reservation_id
+        self._bytes[place - 1] ^= 1
+        return True
 
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin."""
@@ -78,6 +85,11 @@ class KeptMemory:
     def append(self, *parts: Buffer) -> None:
         """Adds a record."""
         self._records.append(b"".join(parts))
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Returns False: no record has a place."""
+        del lease, reservation_id, place
+        return False
 
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin."""

@@ -65,10 +65,13 @@ class Journal:
         """Writes that pages get copies in a tier."""
         self.memory.append(*parts_of_pages(record))
 
-    def reserve(self, *parts: Buffer) -> None:
-        """Writes all of a reservation: the parts of its record, which has ``next_number``."""
+    def reserve(self, *parts: Buffer) -> int | None:
+        """Writes all of a reservation: the parts of its record, which has ``next_number``.
+
+        Returns the record's place in the memory, if it has one.
+        """
         self.next_number += 1
-        self.memory.append(*parts)
+        return self.memory.append(*parts)
 
     def detach(self, namespace: int, page_id: int, slots: Slots, generations: "array[int]") -> None:
         """Writes that a page with these copies leaves the index, with everything below it."""
@@ -85,10 +88,19 @@ class Journal:
         """Writes that a pin ends without a tombstone."""
         self.memory.clear(_HOLDS, HoldKey(lease, PIN_SCOPE, pin_id))
 
-    def abort(self, lease: int, reservation_id: int, *, leaves_tombstone: bool = True) -> None:
-        """Writes that a reservation ends, whose records up to now count no more."""
+    def abort(self, lease: int, reservation_id: int, place: int | None) -> None:
+        """Writes that a reservation ends, and leaves a tombstone. Its records count no more.
+
+        ``place`` is that of its latest record. If the record is still there, one store is enough.
+        """
+        memory = self.memory
+        if place is None or not memory.end_reservation(lease, reservation_id, place):
+            memory.append(_pack_abort(ABORTED, 1, lease, reservation_id, self.next_number))
+
+    def withdraw(self, lease: int, reservation_id: int) -> None:
+        """Writes that a reservation ends without a tombstone."""
         number = self.next_number
-        self.memory.append(_pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number))
+        self.memory.append(_pack_abort(ABORTED, 0, lease, reservation_id, number))
 
     def end_lease(self, tenant: str, lease_id: bytes) -> None:
         """Writes that a lease id is not granted again."""

@@ -16,8 +16,18 @@ class JournalMemory(Protocol):
     raises: memory that runs full makes room by itself. Not thread-safe.
     """
 
-    def append(self, *parts: Buffer) -> object:
-        """Adds a record, given in parts, after all others."""
+    def append(self, *parts: Buffer) -> int | None:
+        """Adds a record, given in parts, after all others.
+
+        Returns its place, or None if it cannot be found there again.
+        """
+        ...
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Ends a reservation, whose latest record is at a place, and leaves a tombstone of its id.
+
+        Returns False, and changes nothing, if the record is at another place by now.
+        """
         ...
 
     def hold(self, row: HoldRow) -> None:

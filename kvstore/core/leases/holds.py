@@ -284,7 +284,8 @@ class Reservation(Hold):
     position, and True for those that were published. The slots of the others are ``duplicates``.
     ``base`` has the ids of the pin and of the reservation that its first insert named as the base,
     or is None before. ``lease_number`` is that of its lease, and ``written_count`` the number of
-    slots that it had when a journal last had all of it.
+    slots that it had when a journal last had all of it. ``written_at`` is the place of that record,
+    or None.
     """
 
     __slots__ = (
@@ -299,6 +300,7 @@ class Reservation(Hold):
         "start_page",
         "tail_token_count",
         "whole_end",
+        "written_at",
         "written_count",
     )
 
@@ -306,6 +308,7 @@ class Reservation(Hold):
         super().__init__(hold_id, namespace, now)
         self.lease_number = 0
         self.written_count = 0
+        self.written_at: int | None = None
         self.start_page = start_page
         self.whole_end = start_page
         self.reserved: Slots = array("Q")

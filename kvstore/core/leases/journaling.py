@@ -149,5 +149,6 @@ def write_reservation(
     if group_pages or tiers is not None:
         groups = [(*key, int(published)) for key, published in group_pages.items()]
         rest = rest_of_reservation(groups, tiers or ())
-    journal.reserve(head, slots, generations, duplicates, reservation.published, rest)
+    parts = (head, slots, generations, duplicates, reservation.published, rest)
+    reservation.written_at = journal.reserve(*parts)
     reservation.written_count = len(slots)

@@ -22,6 +22,11 @@ class LateWrites:
         record = b"".join(parts)
         self._writes.append(lambda memory: memory.append(record))
 
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Returns False: no record here has a place."""
+        del lease, reservation_id, place
+        return False
+
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin."""
         self._writes.append(lambda memory: memory.hold(row))

@@ -193,7 +193,7 @@ class Lifecycle:
         for pin_id in lease.pins:
             journal.drop(lease.number, pin_id)
         for reservation_id in lease.reservations:
-            journal.abort(lease.number, reservation_id, leaves_tombstone=False)
+            journal.withdraw(lease.number, reservation_id)
         for process_id in lease.processes:
             journal.clear(Table.PROCESSES, process_id)
 

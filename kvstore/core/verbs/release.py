@@ -39,10 +39,12 @@ class Releasing:
         journal = self._state.journal
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
+            known = lease.reservations.get(reservation_id)
             if journal is not None:
-                journal.abort(lease.number, reservation_id)
-            if reservation_id in lease.reservations:
-                lease.drop_reservation(lease.reservations[reservation_id])
+                place = None if known is None else known.written_at
+                journal.abort(lease.number, reservation_id, place)
+            if known is not None:
+                lease.drop_reservation(known)
         if quarantined is None or not quarantined.quarantined_slot_count:
             return []
         return [] if lease.unpublished_count() else [quarantined]

@@ -148,7 +148,7 @@ class Verifying:
         reservation = lease.reservations.get(pin.unanswered.reservation_id or 0)
         if reservation is not None:
             if journal is not None:
-                journal.abort(lease.number, reservation.hold_id, leaves_tombstone=False)
+                journal.withdraw(lease.number, reservation.hold_id)
             lease.drop_reservation(reservation)
 
     def _remove_from_disk(self, namespace: Namespace, at: Position) -> None:

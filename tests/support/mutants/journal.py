@@ -67,17 +67,16 @@ JOURNAL_MUTANTS = [
         "end-of-a-reservation-is-not-written",
         "kvstore.core.verbs.release",
         "Releasing.abort",
-        "journal.abort(lease.number, reservation_id)",
+        "journal.abort(lease.number, reservation_id, place)",
         "pass",
     ),
     Mutant(
         "end-of-a-reservation-comes-after-its-slots-are-free",
         "kvstore.core.journal.journal",
         "Journal.abort",
-        "self.memory.append(_pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number))",
-        "late = self.__dict__.get('late_abort')\n"
-        "self.late_abort = _pack_abort(ABORTED, leaves_tombstone, lease, reservation_id, number)\n"
-        "if late: self.memory.append(late)",
+        "memory.end_reservation(lease, reservation_id, place)",
+        "(self.__dict__.pop('late_abort', lambda: None)(), self.__dict__.update(\n"
+        "late_abort=lambda: memory.end_reservation(lease, reservation_id, place)))",
     ),
     Mutant(
         "recovery-forgets-that-a-reservation-ended",

@@ -32,10 +32,17 @@ class CleanedMemory(ListMemory):
         """Lets the cache decide what is live."""
         self.journal.follow(cache)
 
-    def append(self, *parts: Buffer) -> None:
+    def append(self, *parts: Buffer) -> int | None:
         """Adds a record."""
-        self.journal.append(*parts)
+        place = self.journal.append(*parts)
         self._note()
+        return place
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Ends a reservation."""
+        is_there = self.journal.end_reservation(lease, reservation_id, place)
+        self._note()
+        return is_there
 
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin."""

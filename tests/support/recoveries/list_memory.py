@@ -6,6 +6,7 @@ from typing import NamedTuple, Self, SupportsIndex, TypeAlias
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
+from kvstore.core.journal.records import AbortRecord, ReserveRecord, decode, encode
 from kvstore.core.journal.rows import (
     PIN_SCOPE,
     HoldKey,
@@ -96,9 +97,25 @@ class ListMemory:
     def follow(self, cache: PrefixCache) -> None:
         """Has no use for the cache, since nothing is ever cleaned."""
 
-    def append(self, *parts: Buffer) -> None:
-        """Adds a record."""
+    def append(self, *parts: Buffer) -> int | None:
+        """Adds a record, whose place is its number in the list."""
         self.writes.append(Appended(b"".join(parts)))
+        return len(self.writes) - 1
+
+    def end_reservation(self, lease: int, reservation_id: int, place: int) -> bool:
+        """Writes that a reservation ends, as its latest record says from now on."""
+        written = self.writes[place]
+        assert isinstance(written, Appended)
+        record = decode(written.record)
+        assert isinstance(record, ReserveRecord)
+        ended = AbortRecord(
+            leaves_tombstone=True,
+            lease=lease,
+            reservation_id=reservation_id,
+            number=record.number + 1,
+        )
+        self.append(encode(ended))
+        return True
 
     def hold(self, row: HoldRow) -> None:
         """Puts the row of a pin."""

@@ -81,7 +81,7 @@ class Journal:
 
     def numbers(self) -> list[int]:
         """Returns the numbers of the ring's records, each of which is right."""
-        records = [bytes(view) for _, view in self.ring.records()]
+        records = [bytes(view) for _, view, _ in self.ring.records()]
         numbers = [int(NUMBER.unpack(each[: NUMBER.size])[0]) for each in records]
         assert records == [payload(number) for number in numbers]
         return numbers

@@ -80,7 +80,7 @@ class RingWriter:
             assert not said["created"]
             return None
         found = set()
-        for _, view in ring.records():
+        for _, view, _ in ring.records():
             content = bytes(view)
             number = number_of(content)
             assert content == payload(number, self.sizes[number])

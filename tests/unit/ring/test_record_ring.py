@@ -11,6 +11,7 @@ from kvstore.ring import (
     RecordRing,
     RecordTooLarge,
     RingFull,
+    RingRecord,
     WrongMemory,
 )
 from rings.ring_model import IDENTITY, RingModel, number_of, payload, segments
@@ -34,10 +35,9 @@ def fill(ring: RecordRing, content: bytes) -> None:
 
 def contents(memory: list[memoryview]) -> list[bytes]:
     """Returns the payloads that another start finds."""
-    seen: list[memoryview] = []
-    found = [each for _, each in RecordRing.open(memory, keep, seen.append).records()]
-    assert seen == found
-    return [bytes(each) for each in found]
+    seen: list[RingRecord] = []
+    assert seen == list(RecordRing.open(memory, keep, seen.append).records())
+    return [bytes(each) for _, each, _ in seen]
 
 
 def test_records_are_found_in_their_order() -> None:
@@ -50,7 +50,7 @@ def test_records_are_found_in_their_order() -> None:
         ring.append(),
     ]
     opened = RecordRing.open(memory, keep)
-    found = [(place, bytes(each)) for place, each in opened.records()]
+    found = [(place, bytes(each)) for place, each, _ in opened.records()]
     assert found == list(zip(places, [b"one", b"two!", b""], strict=True))
     assert (opened.head, opened.tail, opened.identity) == (ring.head, 0, IDENTITY)
 
@@ -59,7 +59,7 @@ def test_a_payload_is_read_only() -> None:
     """No reader changes the ring's memory by a payload."""
     ring = RecordRing.create(segments(), IDENTITY, keep)
     ring.append(b"one")
-    ((_, view),) = ring.records()
+    ((_, view, _),) = ring.records()
     assert view.readonly
 
 
@@ -125,6 +125,38 @@ def test_a_live_record_may_shrink() -> None:
     model.smaller[0] = 3
     assert model.ring.clean(1) == 96 - 32
     assert contents(memory) == [payload(0, 3)]
+
+
+def test_a_record_is_ended_where_it_was_written() -> None:
+    """One store ends it. The cleaner asks for it apart, and what is kept of it stays ended."""
+    memory = segments()
+    model = RingModel(memory)
+    for number in range(3):
+        model.append(number, 10)
+    model.end(1)
+    model.reopen(memory)
+    model.check()
+    model.smaller[1] = 3
+    assert model.ring.clean(3) == 0
+    model.reopen(memory)
+    model.check()
+    # The others are somewhere else by now.
+    model.end(0)
+    assert model.ended == {1}
+    model.dead.update(range(3))
+    assert model.ring.clean(3) == 3 * 32
+    assert model.dropped == [0, 1, 2]
+
+
+def test_an_ended_record_goes_if_nobody_asks_for_it() -> None:
+    """Without a callback for them, the cleaner drops ended records."""
+    memory = segments()
+    ring = RecordRing.create(memory, IDENTITY, keep)
+    for place in (ring.append(b"one"), ring.append(b"two")):
+        ring.end(place)
+    ring.append(b"three")
+    ring.clean(3)
+    assert contents(memory) == [b"three"]
 
 
 def test_a_ring_of_live_records_is_given_up() -> None:
@@ -257,7 +289,7 @@ def test_a_stray_write_before_the_head_is_found() -> None:
     before = contents(memory)
     records = {
         (number, 256 + offset + byte)
-        for place, view in ring.records()
+        for place, view, _ in ring.records()
         for number, offset in [divmod(place % (2 * 768), 768)]
         for byte in range(16 + len(view))
     }

@@ -342,6 +342,47 @@ def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
     assert list(world.reopen().contents().tombstones) == [HoldKey(LEASE, RESERVATION, 9)]
 
 
+def test_a_reservation_ends_where_its_record_is(world: World) -> None:
+    """One store is its end, which the next process reads as a record, until it is a tombstone."""
+    journal = world.journal
+    place = journal.append(encode(reserve(2)))
+    assert place is not None
+    end = journal.end
+    assert journal.end_reservation(LEASE, 9, place)
+    assert (journal.end, world.records()) == (end, [reserve(2), abort(3)])
+    opened = world.reopen()
+    # It keeps all of this while it knows no cache.
+    for _ in range(2):
+        opened.clean(1 << 20, above=0)
+        assert world.records() == [reserve(2), abort(3)]
+    for each in (journal, opened):
+        each.follow(world.cache)
+    opened.clean(1 << 20, above=0)
+    assert world.records() == []
+    assert list(world.reopen().contents().tombstones) == [HoldKey(LEASE, RESERVATION, 9)]
+
+
+def test_the_end_of_a_reservation_frees_what_it_inserted(world: World) -> None:
+    """The cleaner of the process that ended it knows it at once."""
+    journal = world.journal
+    place = journal.append(encode(reserve(1)))
+    journal.append(encode(pages(1, 2, reservation_id=9)))
+    journal.append(encode(pages(base_id=12, reservation_id=9)))
+    assert place is not None
+    assert journal.end_reservation(LEASE, 9, place)
+    world.clean()
+    assert world.records() == [pages(1, 2)]
+
+
+def test_a_record_that_moved_is_not_ended(world: World) -> None:
+    """Then the end is a record of its own."""
+    place = world.journal.append(encode(reserve(1)))
+    assert place is not None
+    world.clean()
+    assert not world.journal.end_reservation(LEASE, 9, place)
+    assert world.records() == [reserve(1)]
+
+
 def test_a_reservation_of_a_lease_that_ended_goes(world: World) -> None:
     """A process may end between the end of a lease and those of its reservations."""
     world.journal.append(encode(reserve(1)))
@@ -524,7 +565,8 @@ def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     assert 50 < number < 999
     assert "RingFull" in world.journal.given_up
     used = world.journal.used_bytes
-    world.journal.append(encode(pages(1)))
+    assert world.journal.append(encode(pages(1))) is None
+    assert world.journal.end_reservation(LEASE, 9, 0)
     world.journal.hold(HOLDS[0])
     world.journal.put(Table.COUNTERS, "any", CounterRow(1))
     world.journal.clear(Table.HOLDS, HOLDS[0].key)

@@ -9,6 +9,8 @@ def test_all_writes_are_done_in_their_order() -> None:
     """One of each kind."""
     late, memory = LateWrites(), ListMemory()
     late.append(b"two ", bytearray(b"parts"))
+    # It has no place yet.
+    assert not late.end_reservation(1, 2, 0)
     late.put(Table.COUNTERS, "ids", CounterRow(7))
     late.clear(Table.LEASES, 3)
     row = HoldRow(1, 1, 2, 3)
