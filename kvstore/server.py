@@ -80,7 +80,6 @@ from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.write_admission import FirstTouch
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
 from kvstore.tier_setup import tier_1_source, tier_2, tier_3
@@ -266,8 +265,9 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    slow_tier = tier_3(config)
-    stack.callback(slow_tier.close)
+    slow_tiers = [tier_3(config)]
+    for each in slow_tiers:
+        stack.callback(each.close)
 
     def make(epoch: int) -> PrefixCache:
         return PrefixCache(
@@ -279,7 +279,7 @@ def build_store(
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            page_stores=int(slow_tier.page_store is not None),
+            page_stores=sum(each.page_store is not None for each in slow_tiers),
         )
 
     store = KVStore(
@@ -288,8 +288,7 @@ def build_store(
         lower=lower,
         clock=clock,
         sampler=Sampler(config.verify_rate),
-        slow_tier=slow_tier,
-        admission=FirstTouch() if config.tier3_write == "through" else None,
+        slow_tiers=slow_tiers,
         prefix_cache_backend=config.prefix_cache_backend,
         succession=succession,
     )
@@ -411,8 +410,8 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
         tickers[name] = Grower(growth, clock=clock, interval=interval)
     if len(store.growths) > 1:
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
-    if store.tier3.present:
-        tickers["keeper"] = DiskWriteTicker(store, clock=clock, interval=interval)
+    for keeper in store.tier3.keepers:
+        tickers[keeper.name] = DiskWriteTicker(keeper, clock=clock, interval=interval)
     if store.succession.journal is not None:
         tickers["cleaner"] = JournalCleaner(store, clock=clock, interval=interval)
     return tickers

@@ -20,6 +20,7 @@ from kvstore.storage.host.hugepages import Hugepages
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.write_admission import FirstTouch, WriteAdmission
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -68,16 +69,18 @@ def tier_1_source(
 def tier_3(config: Config) -> SlowTier:
     """Returns tier 3, with its page store or the reason why it has none. Raises ``SlabInUse``."""
     slab = slab_config(config)
-    return SlowTier() if slab is None else open_slab(slab)
+    admission = FirstTouch() if config.tier3_write == "through" else None
+    return SlowTier() if slab is None else open_slab(slab, admission)
 
 
-def open_slab(config: SlabConfig) -> SlowTier:
+def open_slab(config: SlabConfig, admission: WriteAdmission | None = None) -> SlowTier:
     """Opens the slab; logs a failure and continues without tier 3.
 
-    Raises ``SlabInUse`` if another process has the file.
+    Pages are written as ``admission`` says, or at their second touch without one. Raises
+    ``SlabInUse`` if another process has the file.
     """
     try:
-        return SlowTier(Slab(config, SlabClock()))
+        return SlowTier(Slab(config, SlabClock()), admission=admission)
     except SlabInUse:
         raise
     except SlabUnusable as error:

@@ -103,6 +103,7 @@ class PrefixCache:
         self.peek = namespaces.peek
         self.evict_prefix = namespaces.evict_prefix
         self.thin = namespaces.thin
+        self.revise = namespaces.revise
         self.delete_namespace = namespaces.delete_namespace
         self.restore_namespace = namespaces.restore
         self.restore_arena = namespaces.restore_arena
@@ -134,6 +135,7 @@ class PrefixCache:
         self.write_is_stale = writes.write_is_stale
         self.finish_writes = writes.finish_writes
         self.forget_kept = writes.forget_kept
+        self.write_nothing = writes.write_nothing
         self.take_removed = writes.take_removed
         self.finish_removed = writes.finish_removed
         self.disk_reads = reads.under_way

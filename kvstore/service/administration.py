@@ -6,6 +6,7 @@ parts.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from threading import Lock
 from time import sleep
@@ -36,6 +37,7 @@ from kvstore.core.stats import (
     with_rows,
 )
 from kvstore.core.values.event_log import Cause
+from kvstore.errors import NamespaceNotFound
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -89,6 +91,25 @@ class Administration:
         with self._mutex:
             self._cache.events.now = self._clock()
             return before.plus(self._cache.delete_namespace(identity, namespace_id))
+
+    def revise(self, namespace_digest: bytes, number: int) -> Removed:
+        """Removes all pages of a namespace, some of which another host removed for all hosts.
+
+        ``namespace_digest`` and ``number`` are those of the core's ``revise``. A large namespace is
+        removed part by part, as in ``evict_prefix``. One that is not open has no pages here.
+        """
+        before = NOTHING
+        with self._mutex:
+            disk = self._cache.state.disk
+            namespace = None if disk is None else disk.namespaces.get(namespace_digest)
+        if namespace is not None:
+            owner = Identity(namespace.tenant)
+            # It may be deleted meanwhile.
+            with suppress(NamespaceNotFound):
+                before = self._thin(owner, namespace.namespace_id, b"", Cause.REMOVED)
+        with self._mutex:
+            self._cache.events.now = self._clock()
+            return before.plus(self._cache.revise(namespace_digest, number))
 
     def _thin(
         self, identity: Identity, namespace_id: bytes, tokens: bytes, cause: Cause

@@ -239,7 +239,7 @@ class Matching:
             self._note(namespace_id)
             self._mover.note()
         if self._cache.state.disk is not None:
-            self._tier3.keeper.note()
+            self._tier3.note()
 
     def _note(self, namespace_id: bytes, wanted: int = 0, kept: int = 0) -> None:
         self._growth.note(self._cache.namespaces[namespace_id].arena, wanted, kept)
@@ -294,7 +294,8 @@ class Matching:
                 return self._cache.settle(checks, corrupt)
         finally:
             if corrupt:
-                self._tier3.removals.settle()
+                # A remote engine that hangs must not hold a match back.
+                self._tier3.removals.settle(waits_for_shared=False)
             for page in removed:
                 self._log(log.error, "page_corrupt", checks, page)
 

@@ -16,6 +16,7 @@ import structlog
 
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
+from kvstore.service.page_io.disk_writer import Keeper
 from kvstore.service.store import KVStore
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -101,7 +102,12 @@ class Reaper(Ticker):
     """Expires leases and named pins, among other periodic work."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        works = (store.expire, store.named_pins.expire, store.thrash.look)
+        works = (
+            store.expire,
+            store.named_pins.expire,
+            store.thrash.look,
+            store.tier3.silent_losses.step,
+        )
         super().__init__("reaper", works, clock=clock, interval=interval)
 
 
@@ -119,17 +125,20 @@ GATHER_SECONDS = 0.02
 
 
 class DiskWriteTicker(Ticker):
-    """Writes pages to tier 3, at once when a write is due."""
+    """Writes pages to one page store, at once when a write is due.
 
-    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        keeper = store.tier3.keeper
+    A remote engine may take long for a tick, and is watched by its page store.
+    """
+
+    def __init__(self, keeper: Keeper, *, clock: Clock, interval: float) -> None:
         super().__init__(
-            "keeper",
+            keeper.name,
             (keeper.step,),
             clock=clock,
             interval=interval,
             due=keeper.due,
             gather=GATHER_SECONDS,
+            excused=lambda: keeper.may_wait,
         )
 
 

@@ -50,7 +50,6 @@ from kvstore.service.thrash_watch import ThrashWatch
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.write_admission import WriteAdmission
 from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -79,14 +78,14 @@ class KVStore:
         clock: Clock,
         sampler: Sampler | None = None,
         lower: Arenas | None = None,
-        slow_tier: SlowTier | None = None,
-        admission: WriteAdmission | None = None,
+        slow_tiers: Items[SlowTier] = (),
         prefix_cache_backend: str = "radix",
         succession: Succession | None = None,
     ) -> None:
-        """Makes a store; ``lower`` is tier 2's memory. ``slow_tier`` is tier 3.
+        """Makes a store; ``lower`` is tier 2's memory. ``slow_tiers`` are tier 3.
 
-        ``cache`` has to have the same tiers.
+        ``cache`` has to have the same tiers, and a page store for each one that is present, in
+        the same order.
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         Without ``succession`` the memory ends with this process.
@@ -130,10 +129,10 @@ class KVStore:
             cache,
             self._mutex,
             memory=self._memory,
-            tier=slow_tier or SlowTier(),
+            tiers=slow_tiers,
             clock=clock,
             took=self._took,
-            admission=admission,
+            revise=admin.revise,
         )
         self._sampler = sampler or Sampler()
         matching = Matching(
@@ -424,7 +423,7 @@ class KVStore:
             if state.wanted is not None:
                 self.mover.note()
             if state.disk is not None:
-                self.tier3.keeper.note()
+                self.tier3.note()
             return inserted
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:

@@ -17,6 +17,10 @@ class CudaFailed(Exception):
     """CUDA refused a call, which the message names."""
 
 
+class RemovalUnsettled(Exception):
+    """A page store may have removed pages again after a restart."""
+
+
 class SlotGone(Exception):
     """The extent of a slot no longer exists."""
 

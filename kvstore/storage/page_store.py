@@ -7,7 +7,7 @@ of the clock that the page store was made with. ``inf`` is no deadline.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from xxhash import xxh3_64
 
@@ -17,10 +17,28 @@ Done = Callable[[bool], None]
 
 
 class PageKey(NamedTuple):
-    """A page's permanent name: digests of the namespace and of the page, 32 bytes each."""
+    """A page's permanent name: digests of the namespace and of the page, 32 bytes each.
+
+    ``segment`` is the digest of the first page of the page's segment, by which a shared page store
+    chooses its place. It is empty where no place is chosen. It is no part of the name: keys are
+    equal without it.
+    """
 
     namespace: bytes
     digest: bytes
+    segment: bytes = b""
+
+    def __eq__(self, other: object) -> bool:
+        """Returns True for the key of the same page."""
+        return isinstance(other, PageKey) and self[:2] == other[:2]
+
+    def __ne__(self, other: object) -> bool:
+        """Returns True for anything but the key of the same page."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Returns a hash of the page's name."""
+        return hash(self[:2])
 
 
 class PageWrite(NamedTuple):
@@ -239,6 +257,20 @@ class PageStore(Protocol):
     def close(self) -> None:
         """Finishes or drops all work, calls its callbacks, and ends its threads. Idempotent."""
         ...
+
+
+@runtime_checkable
+class SharedPageStore(PageStore, Protocol):
+    """A page store that other hosts use too, and that learns what they removed."""
+
+    revised: Callable[[bytes], None]
+    """Called with the digest of a namespace of which another host removed pages.
+
+    The callee removes the namespace's pages elsewhere on this host, and may wait for a disk. A
+    thread of the page store calls it, never within ``write`` or ``remove``. Until it has returned,
+    no page of the namespace is found and no write of one is accepted. Only then may the page store
+    remember over a restart that this host knows of the removal. It does not if the call raises.
+    """
 
 
 def size_of(content: Content) -> int:

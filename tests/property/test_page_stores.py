@@ -11,7 +11,8 @@ from page_stores.memory_page_store import MemoryPageStore
 
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.page_io import disk_reader
-from kvstore.service.page_io.tier3 import Removals, Tier3
+from kvstore.service.page_io.slow_tier import SlowTier
+from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.page_store import PageKey, Presence
 
 # Each example is a store of its own.
@@ -43,12 +44,7 @@ def test_tier_3_serves_what_was_written(
 
 def _removals_not_sent(patch: pytest.MonkeyPatch) -> None:
     """Removals reach no page store."""
-
-    def forget(removals: Removals, removed: Any) -> bool:  # noqa: ANN401 - the core's
-        removals._submitted(removed)
-        return True
-
-    patch.setattr(Removals, "_forget", forget)
+    patch.setattr(SlowTier, "remove", lambda *_: None)
 
 
 def _removed_pages_written(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +73,7 @@ def _pending_pages_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _losses_ignored(patch: pytest.MonkeyPatch) -> None:
     """Nobody notes the pages that a page store lost."""
-    patch.setattr(Tier3, "_lost", lambda *_: None)
+    patch.setattr(Tier3, "_lost", lambda *_, **__: None)
 
 
 def _late_transfers(patch: pytest.MonkeyPatch) -> None:

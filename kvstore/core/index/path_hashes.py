@@ -1,9 +1,20 @@
 """The digests of a path's pages, computed on demand and remembered by the path's nodes."""
 
+from typing import NamedTuple
+
 from kvstore.core.index.node import Node, PageHashes, Position
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.page_hash import page_digest
+from kvstore.core.values.segments import segment_start
 
 NOTHING = PageHashes(b"", (), ())
+
+
+class PageName(NamedTuple):
+    """A page's digest, and that of the first page of its segment."""
+
+    digest: bytes
+    segment: bytes
 
 
 class PathHashes:
@@ -13,11 +24,17 @@ class PathHashes:
     costs about a microsecond, once. For one thread at a time.
     """
 
-    __slots__ = ("_known", "_tokens", "_width", "start")
+    __slots__ = ("_known", "_segment", "_tokens", "_width", "start")
 
-    def __init__(self, start: int, digest: bytes, tokens: bytes, width: int) -> None:
-        """``digest`` is that of the page before ``tokens``. A page takes ``width`` bytes."""
+    def __init__(
+        self, start: int, digest: bytes, tokens: bytes, width: int, segment: bytes = b""
+    ) -> None:
+        """``digest`` is that of the page before ``tokens``. A page takes ``width`` bytes.
+
+        ``segment`` is the digest of the first page of the segment of the page before ``tokens``.
+        """
         self.start = start
+        self._segment = segment
         self._tokens = tokens
         self._width = width
         self._known = [digest]
@@ -40,6 +57,17 @@ class PathHashes:
         for page in range(self.known_end, end):
             self._known.append(page_digest(self._known[-1], self.tokens(page, page + 1)))
         return self._known[end - self.start]
+
+    def name(self, end: int) -> PageName:
+        """Returns the name of the page that ends at ``end``, which is not before ``start``.
+
+        A page of a KV cache group is in the segment of its page of the path.
+        """
+        digest, page = self.through(end), max(end - 1, 0)
+        if page >= self.start and is_group_page(self.tokens(page, end)):
+            page -= 1
+        first = segment_start(page)
+        return PageName(digest, self._segment if first < self.start else self.through(first + 1))
 
     def tokens(self, begin: int, end: int) -> bytes:
         """Returns the token bytes of the pages from ``begin`` through ``end``."""
@@ -69,12 +97,22 @@ def hashes_to(at: Position, beyond: bytes = b"", *, since: int | None = None) ->
             known = min(known, max(since - node.start, 0))
         parts.append(node.edge[known * tree.width : pages * tree.width])
         if node.page_hashes is not None and known:
-            digest = node.page_hashes.through(known)
-            return PathHashes(node.start + known, digest, b"".join(reversed(parts)), tree.width)
+            start, digest = node.start + known, node.page_hashes.through(known)
+            segment = _hash_above(node, segment_start(start - 1))
+            return PathHashes(start, digest, b"".join(reversed(parts)), tree.width, segment)
         node = node.parent
         pages = 0 if node is None else len(node.slots)
     digest = tree.digest
     return PathHashes(0, digest, b"".join(reversed(parts)), tree.width)
+
+
+def _hash_above(node: Node, page: int) -> bytes:
+    """Returns the digest of a page of a node's path, which is known as those after it are."""
+    while node.start > page:
+        assert node.parent is not None  # the root starts at zero
+        node = node.parent
+    assert node.page_hashes is not None  # a digest is known only if its parent's is
+    return node.page_hashes.through(page - node.start + 1)
 
 
 def hash_at(at: Position) -> bytes:

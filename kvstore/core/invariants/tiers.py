@@ -76,11 +76,13 @@ def _check_under_way(cache: PrefixCache) -> None:
 
 
 def _check_untold(disk: DiskState) -> None:
-    invariant(all(disk.untold.values()), "what tier 3 was told of is forgotten")
-    for digest, count in Counter(each.namespace_digest for each in disk.removed).items():
-        namespace = disk.namespaces.get(digest)
-        untold = disk.untold.get(digest, 0) if namespace is None else namespace.removing
-        invariant(count <= untold, "tier 3 is told of every removal", count)
+    invariant(all(map(any, disk.untold.values())), "what tier 3 was told of is forgotten")
+    for number, removed in enumerate(disk.removed):
+        for digest, count in Counter(each.namespace_digest for each in removed).items():
+            namespace = disk.namespaces.get(digest)
+            none = (0,) * len(disk.removed)
+            owed = disk.untold.get(digest, none) if namespace is None else namespace.removing
+            invariant(count <= owed[number], "tier 3 is told of every removal", count)
 
 
 def _check_reads(cache: PrefixCache, namespace: Namespace) -> None:

@@ -1,6 +1,7 @@
-"""The disk's state in the core: touched pages and removals. The core knows no page on the disk."""
+"""The page stores in the core: touched pages and removals. The core knows none of their pages."""
 
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kvstore.core.index.node import Node, Position
@@ -22,36 +23,39 @@ class Touch(NamedTuple):
 
 
 class RemovedPrefix(NamedTuple):
-    """A page that must leave the disk, together with everything that continues it.
+    """A page that must leave the page stores, together with everything that continues it.
 
-    Without ``page_digest`` it is every page of the namespace. ``number`` counts removals.
+    Without ``page_digest`` it is every page of the namespace. ``number`` counts removals, and is
+    zero for one that the journal need not have. Page store ``known_to`` removed the pages before.
     """
 
     namespace_id: bytes
     namespace_digest: bytes
     page_digest: bytes | None
     number: int = 0
+    known_to: int | None = None
 
 
 class DiskState:
     """Touched pages, and removals that the page stores have to carry out. Not thread-safe.
 
-    Each page store has ``touches`` of its own, so none waits for another.
+    Each page store has ``touches`` of its own, and ``removed`` that nobody reported to it yet. So
+    none waits for another.
 
-    ``namespaces`` are the open ones, by digest. ``untold`` counts, by the digest of a namespace
-    that is not open any more, the removals that are not yet reported to the disk. ``last_number``
-    is that of the latest removal.
+    ``namespaces`` are the open ones, by digest. ``untold`` counts for each page store, by the
+    digest of a namespace that is not open any more, the removals that are not yet reported to it.
+    ``last_number`` is that of the latest removal.
     """
 
     def __init__(self, page_stores: int = 1) -> None:
         self._journal: Journal | None = None
         self.last_number = 0
-        self.touches: tuple[deque[Touch], ...] = tuple(
-            deque(maxlen=MAX_TOUCHES) for _ in range(page_stores)
-        )
-        self.removed: list[RemovedPrefix] = []
+        self.touches = [deque[Touch](maxlen=MAX_TOUCHES) for _ in range(page_stores)]
+        self.removed: list[list[RemovedPrefix]] = [[] for _ in range(page_stores)]
         self.namespaces: dict[bytes, Namespace] = {}
-        self.untold: dict[bytes, int] = {}
+        self.untold: dict[bytes, tuple[int, ...]] = {}
+        # How many page stores lack the report of a removal in the journal, by its number.
+        self._lacking: dict[int, int] = {}
 
     def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal."""
@@ -59,26 +63,43 @@ class DiskState:
 
     def open(self, namespace: "Namespace") -> None:
         """Adds a namespace. The disk may first have to forget an earlier one of this identity."""
-        namespace.removing = self.untold.pop(namespace.digest, 0)
-        namespace.losses = (0,) * len(self.touches)
+        none = (0,) * len(self.touches)
+        namespace.removing = self.untold.pop(namespace.digest, none)
+        namespace.losses = none
         self.namespaces[namespace.digest] = namespace
 
     def close(self, namespace: "Namespace") -> None:
-        """Removes a deleted namespace, but keeps the number of its unreported removals."""
+        """Removes a deleted namespace, but keeps the numbers of its unreported removals."""
         del self.namespaces[namespace.digest]
         self.untold[namespace.digest] = namespace.removing
 
-    def told(self, removed: RemovedPrefix) -> None:
-        """Records that a removal was reported to the disk."""
-        namespace_digest = removed.namespace_digest
-        if self._journal is not None:
+    def told(self, removed: RemovedPrefix, number: int = 0) -> None:
+        """Records that a removal was reported to page store ``number``.
+
+        The journal has it until all of them have the report.
+        """
+        left = self._lacking.pop(removed.number, 0) - 1
+        if left > 0:
+            self._lacking[removed.number] = left
+        elif left == 0 and self._journal is not None:
             self._journal.clear(Table.REMOVALS, removed.number)
+        self._count(removed.namespace_digest, -1, [number])
+
+    def _count(self, namespace_digest: bytes, change: int, numbers: Collection[int]) -> None:
+        """Counts an unreported removal up or down for some page stores."""
         namespace = self.namespaces.get(namespace_digest)
+        none = (0,) * len(self.touches)
+        before = (
+            self.untold.get(namespace_digest, none) if namespace is None else namespace.removing
+        )
+        now = tuple(
+            count + change if number in numbers else count for number, count in enumerate(before)
+        )
         if namespace is not None:
-            namespace.removing -= 1
-            return
-        self.untold[namespace_digest] -= 1
-        if not self.untold[namespace_digest]:
+            namespace.removing = now
+        elif any(now):
+            self.untold[namespace_digest] = now
+        else:
             del self.untold[namespace_digest]
 
     def touched(self, at: "Position", start: int = 0) -> None:
@@ -115,8 +136,9 @@ class DiskState:
     def remove(self, namespace: "Namespace", page_digest: bytes | None) -> None:
         """Records that a page may not return, nor any page after it. None stands for all pages.
 
-        No read under way in the namespace publishes after this, and none begins before the disk has
-        the report. Does nothing for a deleted namespace, whose pages were all removed already.
+        No read under way in the namespace publishes after this, and none begins from a page store
+        before that has the report. Does nothing for a deleted namespace, whose pages were all
+        removed already.
         """
         if namespace.deleted:
             return
@@ -130,12 +152,25 @@ class DiskState:
         namespace.removals += 1
         self.owe(removed)
 
-    def owe(self, removed: RemovedPrefix) -> None:
-        """Adds a removal to those that the disk has to carry out."""
-        namespace = self.namespaces.get(removed.namespace_digest)
+    def revise(self, namespace_digest: bytes, number: int) -> None:
+        """Records that another host removed pages of a namespace from page store ``number``.
+
+        Nothing of the namespace may return from any page store that has not the report. After a
+        restart that one says it again, so the journal has no row of it.
+        """
+        namespace = self.namespaces.get(namespace_digest)
+        namespace_id = b""
         if namespace is not None:
-            namespace.removing += 1
-        else:
-            digest = removed.namespace_digest
-            self.untold[digest] = self.untold.get(digest, 0) + 1
-        self.removed.append(removed)
+            namespace_id = namespace.namespace_id
+            namespace.removals += 1
+            namespace.lose(number)
+        self.owe(RemovedPrefix(namespace_id, namespace_digest, None, known_to=number))
+
+    def owe(self, removed: RemovedPrefix) -> None:
+        """Adds a removal to those that each page store has to carry out."""
+        numbers = range(len(self.touches))
+        if removed.number:
+            self._lacking[removed.number] = len(numbers)
+        self._count(removed.namespace_digest, 1, numbers)
+        for each in self.removed:
+            each.append(removed)

@@ -27,8 +27,8 @@ class Namespace:
     the tree and are still held. ``prefills`` are announced by open reservations. A ``deleted``
     namespace has no pages and never will.
 
-    For the disk, ``removals`` counts removals of pages that may not return. ``removing`` of
-    these are not yet reported to the disk. ``losses`` counts how often the disk lost pages.
+    ``removals`` counts removals of pages that may not return from tier 3. For each page store,
+    ``removing`` of these are not reported yet, and ``losses`` counts how often it lost pages.
     ``journal`` is that of the cache, or None.
     """
 
@@ -65,7 +65,7 @@ class Namespace:
         self.named_pin_count = 0
         self.prefills = Prefills(arena.owner, self.width)
         self.removals = 0
-        self.removing = 0
+        self.removing: tuple[int, ...] = (0,)
         self.losses: tuple[int, ...] = (0,)
         self.deleted = False
         self.events = EventLog() if events is None else events

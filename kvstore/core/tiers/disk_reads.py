@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
-from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
+from kvstore.core.index.path_hashes import PageName, PathHashes, hashes_to, kept_end, remember
 from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord, parts_of_pages
 from kvstore.core.leases.holds import Hold
 from kvstore.core.leases.journaling import generations_of
@@ -33,6 +33,7 @@ class ReadPage(NamedTuple):
     end: int
     digest: bytes
     slot: int
+    segment: bytes
 
 
 class Located(NamedTuple):
@@ -51,6 +52,11 @@ class Located(NamedTuple):
         """Yields the digests of the pages that could be read, computed on demand."""
         for end in range(self.end, self.end + self.page_count):
             yield self.digests.through(end + 1)
+
+    def page_names(self) -> Iterator[PageName]:
+        """Yields the names of the pages that could be read, computed on demand."""
+        for end in range(self.end + 1, self.end + self.page_count + 1):
+            yield self.digests.name(end)
 
 
 class DiskRead(Hold):
@@ -89,7 +95,8 @@ class DiskRead(Hold):
     def pages(self) -> list[ReadPage]:
         """The pages, in prefix order."""
         ends = range(self.start + 1, self.end + 1)
-        return list(map(ReadPage, ends, self.page_digests, self.targets))
+        segments = (self.digests.name(end).segment for end in ends)
+        return list(map(ReadPage, ends, self.page_digests, self.targets, segments))
 
     @property
     def page_digests(self) -> list[bytes]:
@@ -161,13 +168,13 @@ class DiskReads:
 
         Takes fewer if there are too few, and evicts as a reservation would. If another read brings
         the first of them, returns that read, with more than one of ``callers``. Returns None if
-        there is nothing left to read, no slot, or a removal that the disk has not heard of. The
-        only caller of a read has to finish it. Raises the errors of a match.
+        there is nothing left to read, no slot, or a removal that the page store has not heard of.
+        The only caller of a read has to finish it. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         end = located.end + min(page_count, located.page_count)
-        if end <= located.end or namespace.removing:
+        if end <= located.end or namespace.removing[number]:
             return None
         at = cached_end(lease, namespace, sequence, end)
         if not located.end <= at.depth < end:

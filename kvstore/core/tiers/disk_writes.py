@@ -72,14 +72,14 @@ class DiskWrite(Hold):
 def prepare(touch: Touch, most: int, number: int = 0) -> DiskWrite | None:
     """Holds the first ``most`` touched pages of a path that a page store is not known to have.
 
-    Returns None if there are none, or if removals have to be reported to the disk first.
+    Returns None if there are none, or if removals have to be reported to it first.
     """
     node = touch.node
     while not node.slots and node.parent is not None:
         # It was merged with the node below it, or it left.
         node = node.parent
     end = min(touch.end, node.start + len(node.slots))
-    if node.detached or end <= touch.start or namespace_of(node).removing:
+    if node.detached or end <= touch.start or namespace_of(node).removing[number]:
         return None
     at = ancestor(Position(node, len(node.slots)), end)
     start = max(touch.start, kept_end(at, number))
@@ -186,15 +186,24 @@ class DiskWrites:
             if namespace is not None:
                 namespace.lose(number)
 
-    def take_removed(self) -> list[RemovedPrefix]:
-        """Returns the removals for the disk. The caller has to ``finish_removed`` them."""
+    def write_nothing(self, number: int) -> None:
+        """Drops all touches for a page store from now on, since nothing is written to it."""
+        if self._state.disk is not None:
+            self._state.disk.touches[number] = deque(maxlen=0)
+
+    def take_removed(self, number: int = 0) -> list[RemovedPrefix]:
+        """Returns the removals for a page store. The caller has to ``finish_removed`` them."""
         if self._state.disk is None:
             return []
-        removed, self._state.disk.removed = self._state.disk.removed, []
+        every = self._state.disk.removed
+        removed, every[number] = every[number], []
         return removed
 
-    def finish_removed(self, removed: Iterable[RemovedPrefix]) -> None:
-        """Records that the disk answers with none of these any more. Reads may begin again."""
+    def finish_removed(self, removed: Iterable[RemovedPrefix], number: int = 0) -> None:
+        """Records that a page store answers with none of these any more.
+
+        Reads from it may begin again.
+        """
         for each in removed:
             assert self._state.disk is not None  # or nothing was removed of it
-            self._state.disk.told(each)
+            self._state.disk.told(each, number)

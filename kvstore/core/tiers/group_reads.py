@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Node, Position
-from kvstore.core.index.path_hashes import PathHashes, hashes_to
+from kvstore.core.index.path_hashes import PageName, PathHashes, hashes_to
 from kvstore.core.index.radix import ancestor
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -54,6 +54,11 @@ class LocatedGroups(NamedTuple):
     def page_digests(self) -> list[bytes]:
         """Returns the digests of the pages."""
         return [page_digest(self.digests.through(end), marker) for end, marker in self.pages]
+
+    def page_names(self) -> list[PageName]:
+        """Returns the names of the pages. Each is in the segment of its page of the path."""
+        segments = (self.digests.name(end).segment for end, _ in self.pages)
+        return list(map(PageName, self.page_digests(), segments))
 
 
 class GroupRead(Hold):
@@ -142,27 +147,33 @@ class GroupReads:
         return LocatedGroups(namespace.digest, match_end, end, firsts, pages, digests)
 
     def begin_group_read(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, located: LocatedGroups
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        located: LocatedGroups,
+        number: int = 0,
     ) -> GroupRead | None:
         """Takes slots for the pages that still lack of those located; FREE to MOVING.
 
         Evicts as a reservation. If a read under way brings one of the pages, returns that read:
         once it is finished, the pages are to be located again. Returns None if nothing lacks, if
-        there are too few slots, if the path is not as it was, if more pages lack, or if the disk
-        has not heard of a removal. The first caller of a read has to finish it. Raises the errors
-        of a match.
+        there are too few slots, if the path is not as it was, if more pages lack, or if page
+        store ``number`` has not heard of a removal. The first caller of a read has to finish it.
+        Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         at = cached_end(lease, namespace, sequence, located.end)
-        if namespace.removing or at.depth != located.end:
+        if namespace.removing[number] or at.depth != located.end:
             return None
-        digests = dict(zip(located.pages, located.page_digests(), strict=True))
-        cached, pages = _windows_at(at, located.firsts, len(digests))
-        if not pages or not digests.keys() >= set(pages):
+        names = dict(zip(located.pages, located.page_names(), strict=True))
+        cached, pages = _windows_at(at, located.firsts, len(names))
+        if not pages or not names.keys() >= set(pages):
             return None
         reads_in = self.reads_in(namespace)
-        under_way = [reads_in[digests[page]] for page in pages if digests[page] in reads_in]
+        wanted = [names[page].digest for page in pages]
+        under_way = [reads_in[digest] for digest in wanted if digest in reads_in]
         if under_way:
             return under_way[0]
         read = GroupRead(at, pages)
@@ -173,8 +184,9 @@ class GroupReads:
             read.release()
             return None
         read.targets = targets
-        rows = zip(pages, targets, strict=True)
-        read.pages = [ReadPage(page.end + 1, digests[page], slot) for page, slot in rows]
+        for page, slot in zip(pages, targets, strict=True):
+            digest, segment = names[page]
+            read.pages.append(ReadPage(page.end + 1, digest, slot, segment))
         begun = {page.digest: read for page in read.pages}
         self._by_digest.setdefault(namespace, {}).update(begun)
         self.under_way[read] = None

@@ -264,6 +264,22 @@ class Namespaces:
             namespace.index.compact(top)
         return removed
 
+    def revise(self, namespace_digest: bytes, number: int) -> Removed:
+        """Removes all pages of a namespace, some of which another host removed for all hosts.
+
+        Page store ``number`` is shared with that host, and does not have them any more. Pages that
+        somebody holds are detached. Does so for the other page stores alone if no such namespace is
+        open.
+        """
+        disk = self._state.disk
+        assert disk is not None  # or nobody could know of it
+        disk.revise(namespace_digest, number)
+        namespace = disk.namespaces.get(namespace_digest)
+        if namespace is None:
+            return Removed(0, 0)
+        tops = list(namespace.index.root.children.values())
+        return self._state.remove_pages(namespace, tops, Cause.REMOVED)
+
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Deletes a namespace with all its pages. Pages that somebody holds are detached.
 

@@ -88,7 +88,7 @@ class Loader:
         mutex: Lock,
         *,
         memory: Tiers,
-        tier: SlowTier,
+        tiers: Items[SlowTier],
         clock: Clock,
         took: Callable[[Arena], None],
     ) -> None:
@@ -98,7 +98,8 @@ class Loader:
         self._cache = cache
         self._mutex = mutex
         self._memory = memory
-        self._tier = tier
+        present = (each for each in tiers if each.page_store is not None)
+        self._tier = next(present, tiers[0])
         self._clock = clock
         self._places = BoundedSemaphore(MOST_WAITING)
         # Set when a load ends, under the store's mutex.
@@ -149,7 +150,7 @@ class Loader:
         with self._mutex:
             located = self._cache.locate(*asked)
             layout = self._cache.namespaces[asked.namespace_id].layout
-        count = self._tier.look(located.namespace_digest, located.page_digests(), due)
+        count = self._tier.look(located.namespace_digest, located.page_names(), due)
         if not count:
             return NO_PART
         most = min(count, max(page_store.reading_room // layout.page_bytes, 1))
@@ -171,12 +172,13 @@ class Loader:
                 located = self._cache.locate_groups(*asked, page_store.reading_room)
                 layout = self._cache.namespaces[asked.namespace_id].layout
             count = len(located.pages)
-            there = self._tier.look(located.namespace_digest, located.page_digests(), due)
+            there = self._tier.look(located.namespace_digest, located.page_names(), due)
             if not count or there < count:
                 return
+            number = self._tier.number
             saved = (located.end - located.match_end) * layout.page_tokens
             wanted = Wanted(count * layout.page_bytes, saved)
-            begin = partial(self._cache.begin_group_read, *asked[:3], located)
+            begin = partial(self._cache.begin_group_read, *asked[:3], located, number)
             is_joined = self._bring(page_store, _Plan(count, wanted, begin), asked.options, due)
 
     def _bring(self, page_store: PageStore, plan: _Plan, options: MatchOptions, due: float) -> bool:
@@ -223,7 +225,7 @@ class Loader:
         try:
             targets = self._targets(load)
             wanted = [
-                PageRead(PageKey(load.namespace_digest, page.digest), [target.view])
+                PageRead(PageKey(load.namespace_digest, page.digest, page.segment), [target.view])
                 for page, target in zip(load.pages, targets, strict=True)
             ]
         except BaseException as error:

@@ -17,7 +17,6 @@ from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.page_store import Content, PageKey, PageStore, PageWrite, Presence
-from kvstore.storage.write_admission import WriteAdmission
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -76,7 +75,7 @@ class _Writes:
 
 
 class Keeper:
-    """Writes the pages to tier 3 that are worth it.
+    """Writes the pages to one page store that are worth it.
 
     ``mutex`` is the store's; it guards ``cache`` and is never held while bytes are copied or the
     page store is asked. ``due`` is set when there is work.
@@ -92,7 +91,6 @@ class Keeper:
         *,
         memory: Tiers,
         tier: SlowTier,
-        admission: WriteAdmission,
         clock: Clock,
     ) -> None:
         self.due = Event()
@@ -100,9 +98,19 @@ class Keeper:
         self._mutex = mutex
         self._memory = memory
         self._tier = tier
-        self._admission = admission
+        self._admission = tier.admission
         self._finished: deque[_Writes] = deque()
         self._lines = LogBudget(clock)
+
+    @property
+    def name(self) -> str:
+        """The name of its thread."""
+        return "keeper_of_remote" if self._tier.is_shared else "keeper"
+
+    @property
+    def may_wait(self) -> bool:
+        """True if a step may wait for another machine."""
+        return self._tier.is_shared
 
     def note(self) -> None:
         """Sets ``due`` if pages were touched that may be written; under the store's mutex."""
@@ -179,8 +187,9 @@ class Keeper:
         """
         namespace, token_count = keep.namespace_digest, keep.namespace.layout.page_tokens
         # The page before, or the namespace's digest.
+        digests = keep.digests
         parent, *keys = (
-            PageKey(namespace, keep.digests.through(end))
+            PageKey(namespace, *digests.name(end))
             for end in (keep.start, *(each.end for each in keep.pages))
         )
         above, *found = page_store.there([parent, *keys])
@@ -194,5 +203,5 @@ class Keeper:
             follows = follows and worth
             content = self._memory.read(slot) if follows else None
             if content is not None:
-                page = PageWrite(key, keep.digests.through(end - 1), token_count)
+                page = PageWrite(key, digests.through(end - 1), token_count)
                 yield _Wanted(end, page, checksum, [content], there)

@@ -48,7 +48,14 @@ class SlotHeader(NamedTuple):
     def encode(self, place: Place) -> bytes:
         """Returns the header's ``HEADER_BYTES`` bytes for a place."""
         fields = _FIELDS.pack(
-            *(FORMAT_VERSION, 0, self.valid_tokens, *self.key, self.parent),
+            *(
+                FORMAT_VERSION,
+                0,
+                self.valid_tokens,
+                self.key.namespace,
+                self.key.digest,
+                self.parent,
+            ),
             *(self.generation, self.checksum),
         )
         return fields + _CHECKSUM.pack(_sum(fields, place))

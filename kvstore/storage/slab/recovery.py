@@ -87,7 +87,7 @@ def _older(tables: SlabTables, key: PageKey, slot: int, other: int) -> int:
     """Keeps the younger of two copies of a page. Returns the slot of the other."""
     tables.counters.orphaned_pages += 1
     if _generation(tables, slot) < _generation(tables, other):
-        tables.index.restore(*key, other)
+        tables.index.restore(key.namespace, key.digest, other)
         return slot
     return other
 

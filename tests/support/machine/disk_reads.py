@@ -49,7 +49,7 @@ def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile
     matchable = max(len(tokens) // 4 - 1, 0) // machine.page_tokens
     assert located.end == len(path)
     assert located.page_count == max(matchable - len(path), 0)
-    if machine.cache.state.disk is not None and machine.cache.state.disk.removed:
+    if machine.cache.state.disk is not None and any(machine.cache.state.disk.removed):
         args = (caller, machine.namespace_id, sequence, located.page_count, located)
         assert machine.cache.begin_read(*args) is None, "read before the disk was told"
     tell(machine)

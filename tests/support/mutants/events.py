@@ -56,8 +56,8 @@ EVENT_MUTANTS = [
         "loaded-before-tier-3-forgot-a-deleted-namespace",
         "kvstore.core.pool.disk_state",
         "DiskState.open",
-        "namespace.removing = self.untold.pop(namespace.digest, 0)",
-        "self.untold.pop(namespace.digest, 0)",
+        "namespace.removing = self.untold.pop(namespace.digest, none)",
+        "self.untold.pop(namespace.digest, none)",
     ),
 ]
 # Where a page may have copies in two tiers.

@@ -132,7 +132,7 @@ class TierMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Runs the keeper until nothing is under way. The page store must not be held."""
-        keeper = self.world.store.tier3.keeper
+        [keeper] = self.world.store.tier3.keepers
         keeper.step()
         while self.world.cache.disk_writes:
             assert keeper.due.wait(LIMIT)
@@ -198,7 +198,8 @@ class TierMachine(RuleBasedStateMachine):
     @rule()
     def keep(self) -> None:
         """Runs the keeper once."""
-        self.world.store.tier3.keeper.step()
+        for keeper in self.world.store.tier3.keepers:
+            keeper.step()
 
     @rule(count=st.sampled_from([1, 3, SLOTS, SLOTS]))
     def evict(self, count: int) -> None:

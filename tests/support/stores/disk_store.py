@@ -76,7 +76,7 @@ class DiskStore(Tiered):
 
     def settle(self) -> None:
         """Runs the keeper until nothing is under way, and memory grow."""
-        keeper = self.world.store.tier3.keeper
+        [keeper] = self.world.store.tier3.keepers
         keeper.step()
         while self.world.cache.disk_writes:
             assert keeper.due.wait(LIMIT)

@@ -102,15 +102,15 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     tier_policy: TierPolicy | None = None,
     device: CudaDevice | None = None,
     slow_tier: SlowTier | None = None,
-    page_stores: int = 1,
+    remote_tier: SlowTier | None = None,
     admission: WriteAdmission | None = None,
 ) -> World:
     """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
     ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``slow_tier``
-    is tier 3, the first of ``page_stores``, and ``admission`` says what is written there. Its
-    memory and its disk are the caller's to close.
+    and ``remote_tier`` are tier 3, and ``admission`` says what is written to the former. Its memory
+    and its disk are the caller's to close.
     """
     clock = ManualClock()
     extent_ids = count(1)
@@ -128,13 +128,16 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         )
         for tier, budget, source in zip((1, 2), (slots, lower_slots), sources, strict=True)
     )
+    slow_tiers = [each for each in (slow_tier, remote_tier) if each is not None]
+    if slow_tier is not None and admission is not None:
+        slow_tier.admission = admission
     cache = PrefixCache(
         EPOCH,
         Limits(),
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
-        page_stores=0 if slow_tier is None else page_stores,
+        page_stores=sum(each.page_store is not None for each in slow_tiers),
     )
     layout = PageLayout(
         PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)
@@ -145,8 +148,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         lower=None if tier_policy is None else lower,
         clock=clock,
         sampler=Sampler(verify_rate),
-        slow_tier=slow_tier,
-        admission=admission,
+        slow_tiers=slow_tiers,
     )
     return World(store, cache, arenas, clock, layout, count(1), lower)
 

@@ -79,12 +79,12 @@ def load_twice(world: DiskWorld) -> None:
 def tell_nobody(world: DiskWorld) -> None:
     """Removes a page without a note that tier 3 is to be told."""
     space = world.namespace
-    world.disk_state.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
+    world.disk_state.removed[0].append(RemovedPrefix(space.namespace_id, space.digest, None))
 
 
 def remember_what_was_told(world: DiskWorld) -> None:
     """Keeps a count of no removals of a namespace that is gone."""
-    world.disk_state.untold[b"gone"] = 0
+    world.disk_state.untold[b"gone"] = (0,)
 
 
 def forget_one_that_is_gone(world: DiskWorld) -> None:

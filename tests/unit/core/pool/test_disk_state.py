@@ -27,7 +27,7 @@ def test_removals_are_told_with_all_that_comes_after() -> None:
     world.cache.evict_prefix(OWNER, NAMESPACE_ID, b"")
     assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, None, 3)]
     assert not world.disk
-    assert (space.removals, space.removing) == (3, 0)
+    assert (space.removals, space.removing) == (3, (0,))
 
 
 def test_nothing_is_offered_before_a_removal_was_told() -> None:
@@ -62,5 +62,6 @@ def test_without_tier_3_nothing_is_noted() -> None:
     world.evict_prefix("ab")
     assert not world.cache.writes_wanted()
     assert (world.cache.plan_writes(9), world.cache.take_removed()) == ([], [])
+    world.cache.write_nothing(0)
     world.cache.forget_kept([world.namespace.digest])
     assert world.namespace.losses == (0,)

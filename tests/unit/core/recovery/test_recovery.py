@@ -520,16 +520,33 @@ def test_a_removal_that_the_disk_has_not_heard_of_is_told() -> None:
     world.cache.finish_removed(told)
     world.evict_prefix("x")
     world.restart()
-    assert world.namespace.removing == 1
+    assert world.namespace.removing == (1,)
     [removed] = world.cache.take_removed()
     assert removed.number == 2
     world.cache.finish_removed([removed])
-    assert world.namespace.removing == 0
+    assert world.namespace.removing == (0,)
     assert (
         Table.REMOVALS
         not in {getattr(each, "table", None) for each in world.witness.memory.writes[-1:]}
         or world.witness.memory.writes[-1].key == 2
     )
+
+
+def test_a_removal_is_told_again_unless_every_page_store_heard_of_it() -> None:
+    """One that did hears of it again, and what another host removed is heard from there."""
+    world = JournaledWorld(page_stores=2)
+    world.worker.publish("ab")
+    world.evict_prefix("a")
+    world.cache.finish_removed(world.cache.take_removed(0), 0)
+    world.cache.revise(world.namespace.digest, 1)
+    world.restart()
+    assert world.namespace.removing == (1, 1)
+    before = len(world.witness.memory.writes)
+    for number in (1, 0):
+        assert len(world.witness.memory.writes) == before
+        world.cache.finish_removed(world.cache.take_removed(number), number)
+    [cleared] = world.witness.memory.writes[before:]
+    assert (cleared.table, cleared.key) == (Table.REMOVALS, 1)
 
 
 def test_a_deleted_namespace_leaves_the_disk() -> None:
@@ -540,7 +557,7 @@ def test_a_deleted_namespace_leaves_the_disk() -> None:
     world.cache.delete_namespace(OWNER, NAMESPACE_ID)
     cache = world.recover().cache
     assert cache.state.disk is not None
-    assert cache.state.disk.untold == {digest: 1}
+    assert cache.state.disk.untold == {digest: (1,)}
     assert [each.page_digest for each in cache.take_removed()] == [None]
 
 

@@ -38,10 +38,12 @@ def test_what_was_kept_is_loaded_and_matched() -> None:
     assert (located.end, located.page_count) == (0, 6)
     digests = list(page_digests(world.namespace.digest, paged("abcdef"), 8))
     assert list(located.page_digests()) == digests
+    assert [each.digest for each in located.page_names()] == digests
     assert located.namespace_digest == world.namespace.digest
     load = begun(world, "abcdef")
     assert world.states() == {"FREE": 4, "MOVING": 4}
     assert [(page.end, page.digest) for page in load.pages] == list(enumerate(digests[:4], 1))
+    assert {page.segment for page in load.pages} == {digests[0]}
     assert (load.end, load.namespace_digest) == (4, world.namespace.digest)
     assert world.worker.match("abcdef", 1).matched_token_count == 0
     assert world.finish(load) == 4

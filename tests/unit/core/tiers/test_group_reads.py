@@ -2,9 +2,10 @@
 
 import pytest
 
-from core.core_builders import NAMESPACE_ID, CoreWorld, places
+from core.core_builders import NAMESPACE_ID, CoreWorld, paged, places
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.group_reads import GroupRead, LocatedGroups
+from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import GroupWindow, MatchOptions
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
@@ -38,6 +39,8 @@ def test_the_lacking_pages_of_windows_are_located() -> None:
     located = locate(world, {1: 3, 2: 2})
     assert [page.end for page in located.pages] == [3, 2]
     assert len(set(located.page_digests())) == 2
+    first = next(page_digests(world.namespace.digest, paged("a"), world.namespace.index.width))
+    assert [name.segment for name in located.page_names()] == [first, first]
     assert locate(world, {1: 1}).pages == []
     assert begin(world, locate(world, {1: 1})) is None
     world.worker.match_groups("abc", 1, {1: 1})

@@ -2,11 +2,13 @@
 
 import pytest
 
-from core.core_builders import NAMESPACE_ID, node_at
+from core.core_builders import NAMESPACE_ID, OWNER, node_at
 from core.disk_world import DiskWorld
 from kvstore.core.index.node import Position
 from kvstore.core.index.path_hashes import kept_end
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.tiers.disk_writes import DiskWrite
+from kvstore.core.values.requests import Removed
 
 FIRST, SECOND = 0, 1
 
@@ -114,3 +116,76 @@ def test_a_split_and_a_join_keep_what_each_page_store_has(world: DiskWorld) -> N
     assert kept(world, "abc") == [3, 1]
     assert (kept(world, "a"), kept(world, "ax")) == ([1, 1], [1, 1])
     world.laws.check()
+
+
+def test_a_removal_is_owed_to_each_page_store_until_it_was_told(world: DiskWorld) -> None:
+    """Until then nothing is written to that one or read from it, and the other goes on."""
+    put(world, "ab")
+    world.evict_prefix("b")
+    assert world.namespace.removing == (1, 1)
+    world.cache.finish_removed(world.cache.take_removed(SECOND), SECOND)
+    assert (world.namespace.removing, world.cache.take_removed(SECOND)) == ((1, 0), [])
+    world.laws.check()
+    assert world.cache.plan_writes(9, number=FIRST) == []
+    [write] = world.cache.plan_writes(9, number=SECOND)
+    world.cache.finish_writes([write], [1])
+    worker, located = world.worker, world.locate("abc")
+    asked = (worker.caller, NAMESPACE_ID, worker.sequence("abc"), 1, located)
+    assert world.cache.begin_read(*asked, FIRST) is None
+    read = world.cache.begin_read(*asked, SECOND)
+    assert read is not None
+    world.finish(read)
+
+
+def test_one_of_two_page_stores_is_not_written(world: DiskWorld) -> None:
+    """No touch waits for it."""
+    world.cache.write_nothing(SECOND)
+    put(world, "ab")
+    assert [world.cache.writes_wanted(number) for number in (FIRST, SECOND)] == [True, False]
+
+
+def test_what_another_host_removed_leaves_this_one(world: DiskWorld) -> None:
+    """Pages that nobody holds go, those that are held are detached, and all work is stale."""
+    digest = world.namespace.digest
+    put(world, "ab")
+    written(world, FIRST)
+    put(world, "xy", 2)
+    [write] = world.cache.plan_writes(9, number=FIRST)
+    world.worker.match("abc", 1)
+    worker, located = world.worker, world.locate("pq")
+    read = world.cache.begin_read(
+        worker.caller, NAMESPACE_ID, worker.sequence("pq"), 1, located, SECOND
+    )
+    assert read is not None
+    removed = world.cache.revise(digest, SECOND)
+    assert (removed.evicted_page_count, removed.detached_page_count) == (0, 4)
+    assert (write.is_stale, read.is_stale) == (True, True)
+    assert world.namespace.index.page_count == 0
+    world.laws.check()
+    assert world.finish(read) == 0
+    world.cache.finish_writes([write], [0])
+    for number in (FIRST, SECOND):
+        owed = world.cache.take_removed(number)
+        assert owed == [RemovedPrefix(NAMESPACE_ID, digest, None, known_to=SECOND)]
+        world.cache.finish_removed(owed, number)
+    assert world.namespace.removing == (0, 0)
+    world.worker.release(1)
+    put(world, "ab", 3)
+    assert [len(each.pages) for each in written(world, SECOND)] == [2]
+    assert kept(world, "ab") == [0, 2]
+
+
+def test_what_another_host_removed_of_a_namespace_that_is_not_open(world: DiskWorld) -> None:
+    """The other page stores are told all the same, before it is opened."""
+    digest = world.namespace.digest
+    world.cache.delete_namespace(OWNER, NAMESPACE_ID)
+    for number in (FIRST, SECOND):
+        world.cache.finish_removed(world.cache.take_removed(number), number)
+    assert world.cache.revise(digest, SECOND) == Removed(0, 0)
+    assert world.disk_state.untold == {digest: (1, 1)}
+    world.laws.check()
+    for number in (FIRST, SECOND):
+        owed = world.cache.take_removed(number)
+        assert owed == [RemovedPrefix(b"", digest, None, known_to=SECOND)]
+        world.cache.finish_removed(owed, number)
+    assert world.disk_state.untold == {}

@@ -282,5 +282,6 @@ def test_without_a_disk_there_is_no_tier_3() -> None:
     """And no alarm either."""
     tier = SlowTier()
     assert tier.use().state is TierState.ABSENT
-    assert tier.remove([], [], lambda: None)
+    tier.remove([], [])
+    assert tier.settled()
     tier.close()

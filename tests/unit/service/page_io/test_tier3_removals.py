@@ -1,10 +1,12 @@
 """Removed pages do not return from tier 3: they are forgotten before the answer."""
 
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from kvstore.service.page_io.slow_tier import TierState
+from kvstore.storage.page_store import PageKey
 from stores.disk_store import (
     LIMIT,
     PAGES,
@@ -103,21 +105,29 @@ def test_writes_and_removals_are_ordered(
 
         monkeypatch.setattr(store.slab, name, submit)
     store.write(0)
-    store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
+    tokens = store.sequence(0).tokens[: 4 * store.world.layout.page_tokens]
+    for each in (tokens, b""):
+        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, each)
     assert {name for name, _ in gated} == {"write", "remove", "remove_namespace"}
     assert all(locked for _, locked in gated)
 
 
-def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
+def test_a_removal_that_hangs_is_waited_for_once(
     stores: DiskStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If one call waits for a disk that hangs, the next one gives up too."""
+    """A later call does not wait for it again, and a log line says so once."""
     store = stores.open()
     store.write(0)
-    monkeypatch.setattr("kvstore.service.page_io.tier3.REMOVAL_PATIENCE", 0.01)
+    monkeypatch.setattr("kvstore.service.page_io.slow_tier.REMOVAL_PATIENCE", 0.01)
+    late: list[Any] = []
+    monkeypatch.setattr(store.slab, "remove_namespace", lambda *asked: late.append(asked[1]))
     removals = store.world.store.tier3.removals
-    with removals._settling:
+    with own_logs() as logs:
+        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
         assert not removals.settle()
+    assert [(each["event"], each["store"]) for each in logs] == [("tier3_removal_failed", "slab")]
+    for each in late:
+        each(True)  # noqa: FBT003  # as the slab tells
     assert removals.settle()
 
 
@@ -128,13 +138,36 @@ def test_a_removal_behind_one_that_hangs_is_made_all_the_same(
     store = stores.open()
     store.write(0)
     store.write(1)
-    monkeypatch.setattr("kvstore.service.page_io.tier3.REMOVAL_PATIENCE", 0.01)
+    monkeypatch.setattr("kvstore.service.page_io.slow_tier.REMOVAL_PATIENCE", 0.01)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(store.slab, "remove_namespace", lambda *_: None)
+        store.tier.remove([], [bytes(32)])
     tokens = store.sequence(0).tokens[: 4 * store.world.layout.page_tokens]
-    with store.world.store.tier3.removals._settling:
-        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, tokens)
-    assert store.world.cache.namespaces[store.namespace_id].removing == 0
+    store.world.store.evict_prefix(store.caller.identity, store.namespace_id, tokens)
+    assert store.world.cache.namespaces[store.namespace_id].removing == (0,)
     later = stores.reopen(store)
     assert (later.on_disk(0), later.on_disk(1)) == (0, PAGES)
+
+
+def test_a_caller_waits_for_the_removals_that_another_submits(stores: DiskStores) -> None:
+    """Otherwise a load could find, after the answer, what the other has in hand."""
+    store = stores.open()
+    store.write(0)
+    removals = store.world.store.tier3.removals
+    waiting = Thread(target=removals.settle, daemon=True)
+    with store.tier.gate:
+        store.world.cache.evict_prefix(store.caller.identity, store.namespace_id, b"")
+        first = Thread(target=removals.settle, daemon=True)
+        first.start()
+        while any(store.world.cache.state.disk.removed):  # type: ignore[union-attr]
+            first.join(0.001)
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+    for each in (first, waiting):
+        each.join(LIMIT)
+        assert not each.is_alive()
+    assert store.on_disk(0) == 0
 
 
 def test_a_removal_may_be_answered_late(
@@ -146,7 +179,8 @@ def test_a_removal_may_be_answered_late(
     monkeypatch.setattr("kvstore.service.page_io.slow_tier.REMOVAL_PATIENCE", 0.0)
     late: list[Any] = []
     monkeypatch.setattr(store.slab, "remove", lambda *asked: late.append(asked[1]))
-    assert not store.tier.remove([], [], lambda: None)
+    store.tier.remove([PageKey(bytes(32), bytes(32))], [])
+    assert not store.tier.settled()
     assert store.tier.state is TierState.FAILED
     for each in late:
         each(True)  # noqa: FBT003  # as the slab tells

@@ -1,0 +1,22 @@
+"""Segments: runs of a path's pages that a shared page store keeps in one place.
+
+A place that fails ends each prefix at one of its segments. Short segments at the beginning of a
+path spread the load of a prompt that all requests share. Long ones behind it end fewer prefixes.
+"""
+
+# Pages in each of the first two segments, and in each segment of a long path.
+SHORTEST = 32
+LONGEST = 256
+
+
+def segment_start(page: int) -> int:
+    """Returns the number of the first page of the segment that a page lies in, both from 0.
+
+    The segments take 32, 32, 64, 128, 256, 256, … pages: each as many as all before it, until they
+    are ``LONGEST``.
+    """
+    if page < SHORTEST:
+        return 0
+    if page >= LONGEST:
+        return page - page % LONGEST
+    return 1 << (page.bit_length() - 1)
