@@ -7,14 +7,19 @@ under the cluster's secret, with a label of its own for each use.
 A page is ``kv1/{TAG}/PAGE`` and a control value ``kvr/{TAG}``, each part in hexadecimal digits.
 The tag is that of a shard of the namespace. A cluster of Valkey places by the part in braces, so
 one node has a shard's control value and all its pages, and answers about them in order.
+
+A cluster's nodes have ranges of its slots. Each shard's slot lies in the shard's own part of
+them, so every node gets as many shards of a namespace as its range has parts.
 """
 
+from binascii import crc_hqx
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 SECRET_BYTES: Final = 32
 SHARD_COUNT: Final = 64
+SLOT_COUNT: Final = 16_384
 # Labels: BLAKE2b's personalisation, one for each use of the secret.
 _TAG: Final = b"kvs-r-tag-1"
 _PAGE: Final = b"kvs-r-page-1"
@@ -57,6 +62,14 @@ def checked_secret(secret: bytes) -> bytes:
     return secret
 
 
+def slot_of(tag: bytes) -> int:
+    """Returns the slot of a cluster of Valkey that has the names with a tag in braces.
+
+    Source: CRC16 of the XMODEM kind, https://valkey.io/topics/cluster-spec/.
+    """
+    return crc_hqx(tag, 0) % SLOT_COUNT
+
+
 class RemoteNames:
     """The names under one secret. Thread-safe. A page's name costs about two microseconds."""
 
@@ -87,4 +100,10 @@ class RemoteNames:
         if not 0 <= shard < SHARD_COUNT:
             raise ValueError(f"shard {shard} is not below {SHARD_COUNT}")
         parts = namespace_digest, shard.to_bytes(2, "little")
-        return keyed_digest(self._secret, _TAG, _TAG_BYTES, *parts).hex().encode()
+        drawn = int.from_bytes(keyed_digest(self._secret, _TAG, _TAG_BYTES, *parts))
+        # The first number from the drawn one on whose slot is in the shard's part.
+        while True:
+            tag = b"%016x" % drawn
+            if slot_of(tag) * SHARD_COUNT // SLOT_COUNT == shard:
+                return tag
+            drawn = (drawn + 1) % (1 << 8 * _TAG_BYTES)

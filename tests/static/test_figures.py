@@ -197,6 +197,17 @@ def test_the_hit_rates_of_tiers_are_the_results() -> None:
     assert rows == 12
 
 
+def test_the_table_of_placements_is_the_result() -> None:
+    """Each row of docs/remote-engines.md's table of segments is that of the replay in the tree."""
+    path = ROOT / "benchmarks" / "results" / "placement-cpu-2cores.json"
+    page = (ROOT / "docs" / "remote-engines.md").read_text(encoding="utf-8")
+    rows = json.loads(path.read_text(encoding="utf-8"))["tables"][0]["rows"]
+    for few, many in zip(rows[::2], rows[1::2], strict=True):
+        assert (few["nodes"], many["nodes"]) == (8, 32)
+        cells = [f"{few[name]:.2f} / {many[name]:.2f}" for name in ("stored", "read", "hits_left")]
+        assert f"| {few['segments']} | {' | '.join(cells)} |" in page
+
+
 def test_what_survived_the_kills_is_the_result() -> None:
     """The decision and the benchmark's page have the page counts of the result."""
     path = ROOT / "benchmarks" / "results" / "recovery-cpu-2cores.json"

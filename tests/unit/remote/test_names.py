@@ -1,5 +1,6 @@
 """Names in a remote engine: they tell pages apart, and say nothing to those without the secret."""
 
+from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -8,9 +9,11 @@ from kvstore.remote import names as names_module
 from kvstore.remote import revisions, sealing
 from kvstore.remote.names import (
     SHARD_COUNT,
+    SLOT_COUNT,
     RemoteNames,
     UnusableSecret,
     keyed_digest,
+    slot_of,
 )
 from remote.remote_pages import OTHER_SECRET, SECRET, leaks, written_page
 
@@ -36,7 +39,7 @@ def test_pages_of_different_identity_have_different_names(change: dict[str, obje
 def test_names_are_the_same_on_every_host() -> None:
     """Two hosts with one secret give one name, written down here: the format may not change."""
     assert RemoteNames(SECRET).page(PAGE) == NAMES.page(PAGE)
-    assert NAMES.control(bytes(32), 5) == b"kvr/{0f553029e4b84af1}"
+    assert NAMES.control(bytes(32), 5) == b"kvr/{0f553029e4b84b20}"
 
 
 def test_another_secret_gives_other_names() -> None:
@@ -52,6 +55,21 @@ def test_a_shard_s_control_value_lies_beside_its_pages() -> None:
     assert NAMES.control(PAGE.namespace_digest, PAGE.shard) == b"kvr/{%b}" % tag
     tags = {NAMES.control(PAGE.namespace_digest, shard) for shard in range(SHARD_COUNT)}
     assert len(tags) == SHARD_COUNT
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 8, 32])
+def test_the_shards_of_a_namespace_lie_on_all_nodes_alike(nodes: int) -> None:
+    """Nodes with equal ranges of slots get equally many shards of every namespace."""
+    for namespace in (bytes(32), PAGE.namespace_digest):
+        names = [NAMES.control(namespace, shard) for shard in range(SHARD_COUNT)]
+        slots = [slot_of(each.partition(b"{")[2].partition(b"}")[0]) for each in names]
+        counts = Counter(slot * nodes // SLOT_COUNT for slot in slots)
+        assert counts == dict.fromkeys(range(nodes), SHARD_COUNT // nodes)
+
+
+def test_slots_are_those_of_a_cluster() -> None:
+    """The specification's example."""
+    assert slot_of(b"123456789") == 0x31C3
 
 
 def test_a_control_name_outlives_the_revision() -> None:
