@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from datetime import timedelta
 from threading import Thread
 from time import monotonic
@@ -199,7 +200,8 @@ class S3Engine:
         if self._is_closed:
             return
         self._is_closed = True
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLOSE_SECONDS)
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS)
         if not self._thread.is_alive():
@@ -265,7 +267,7 @@ class S3Engine:
             for _ in works:
                 while len(waiting) < ahead and (work := next(unsent, None)) is not None:
                     waiting.append(self._submitted(work(), deadline))
-                yield self._received(waiting.popleft())
+                yield _received(waiting.popleft(), deadline)
         finally:
             for each in waiting:
                 each.cancel()
@@ -276,23 +278,30 @@ class S3Engine:
         except RemoteError:
             work.close()
             raise
-        return self._received(self._submitted(work, deadline))
+        return _received(self._submitted(work, deadline), deadline)
 
     def _submitted(self, work: Coroutine[Any, Any, T], deadline: float) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(_bounded(work, deadline), self._loop)
-
-    @staticmethod
-    def _received(future: Future[T]) -> T:
+        bounded = _bounded(work, deadline)
         try:
-            return future.result()
-        except CancelledError:
-            raise EngineClosed("the engine was closed") from None
+            return asyncio.run_coroutine_threadsafe(bounded, self._loop)
+        except RuntimeError as error:
+            bounded.close()
+            work.close()
+            raise EngineClosed("the engine was closed") from error
 
     def _require_open(self, deadline: float) -> None:
         if self._is_closed:
             raise EngineClosed("the engine was closed")
         if monotonic() >= deadline:
             raise DeadlinePassed("the deadline passed before the call")
+
+
+def _received(future: Future[T], deadline: float) -> T:
+    try:
+        # The loop ends each request in time, unless it was closed before it saw the request.
+        return future.result(max(deadline - monotonic(), 0) + CLOSE_SECONDS)
+    except (CancelledError, TimeoutError):
+        raise EngineClosed("the engine was closed") from None
 
 
 async def _bounded(work: Awaitable[T], deadline: float) -> T:

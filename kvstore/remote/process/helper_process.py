@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Final, NamedTuple
@@ -113,7 +113,7 @@ class HelperProcess:
         self._send([name, *arguments, self.deadline])
         return self._answer(DONE)[1]
 
-    def results(self, name: str, *arguments: object) -> Iterator[object]:
+    def results(self, name: str, *arguments: object) -> Generator[object, None, None]:
         """Runs a call with values; yields the result of each as it comes. Raises its error.
 
         If the caller stops early, the helper is asked to end the call, or is killed.

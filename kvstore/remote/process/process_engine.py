@@ -1,7 +1,7 @@
 """The remote engine that runs another one in helpers: for engines that hang or crash."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import monotonic
 from typing import TypeVar, cast
@@ -57,13 +57,13 @@ class ProcessEngine:
         """Copies values from the helper's memory as they come."""
         with self._helper(deadline) as helper:
             for part, places in self._parts([each.nbytes for each in into]):
-                results = helper.results("get_many", _texts(names[part]), places)
-                for buffer, place in zip(into[part], places, strict=True):
-                    result = _next(results, ReadResult)
-                    if result is ReadResult.READ:
-                        copy_bytes(buffer, _view(helper, place))
-                    yield result
-                _end(results)
+                with closing(helper.results("get_many", _texts(names[part]), places)) as results:
+                    for buffer, place in zip(into[part], places, strict=True):
+                        result = _next(results, ReadResult)
+                        if result is ReadResult.READ:
+                            copy_bytes(buffer, _view(helper, place))
+                        yield result
+                    _end(results)
 
     def put_many(
         self,
@@ -82,10 +82,11 @@ class ProcessEngine:
                 # Later parts must not outlive earlier ones by the time that those took.
                 spent = int((monotonic() - start) * 1000)
                 lives = [max(life - spent, 1) for life in lives_ms[part]]
-                results = helper.results("put_many", _texts(names[part]), places, lives)
-                for _ in places:
-                    yield _next(results, _write_result)
-                _end(results)
+                told = helper.results("put_many", _texts(names[part]), places, lives)
+                with closing(told) as results:
+                    for _ in places:
+                        yield _next(results, _write_result)
+                    _end(results)
 
     def refresh_many(
         self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float

@@ -80,7 +80,7 @@ class SeaweedServer:
             _request("POST", f"{filer}/buckets/{BUCKET}/probe", b"x")
             _request("GET", s3)
         except urllib.error.HTTPError as error:
-            return error.code == 403  # noqa: PLR2004  # it is there, and asks for keys
+            return error.code == 403  # it is there, and asks for keys
         except OSError:
             return False
         return False

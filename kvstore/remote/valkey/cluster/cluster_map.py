@@ -147,18 +147,18 @@ class ClusterMap:
         away = {node.address for node in self.nodes() if node.is_away}
         known = [node.address for node in self.nodes()]
         candidates = dict.fromkeys([*known, *self._seeds])
+        refused: RemoteError | None = None
         for address in sorted(candidates, key=lambda each: each in away):
-            if self._is_closed:
-                return False
             try:
                 self._install(self._slots(address))
-            except (RemoteError, UnusableSlots) as error:
-                with self._changed:
-                    self._error = (
-                        error if isinstance(error, RemoteError) else ClusterDown(str(error))
-                    )
-                continue
-            return True
+            except RemoteError as error:
+                refused = error
+            except UnusableSlots as error:
+                refused = ClusterDown(str(error))
+            else:
+                return True
+        with self._changed:
+            self._error = refused
         return False
 
     def _slots(self, address: EngineAddress) -> list[EngineAddress | None]:
