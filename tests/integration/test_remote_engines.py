@@ -17,6 +17,7 @@ from kvstore.remote.errors import DeadlinePassed, EngineClosed, ReplyMalformed
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.memory_engine import MemoryEngine
+from remote.seaweed_server import seaweed_server
 from remote.stand_in_engine import stand_in_engine
 from remote.valkey_groups import valkey_cluster, valkey_sentinel
 from remote.valkey_server import free_port, redis_binary, valkey_server
@@ -112,6 +113,14 @@ def redis_over_tls(folder: Path) -> Iterator[MakeEngine]:
         )
 
 
+@contextmanager
+def s3_server(folder: Path) -> Iterator[MakeEngine]:
+    """SeaweedFS."""
+    pytest.importorskip("obstore", reason="needs the package obstore: run make venv")
+    with seaweed_server(folder) as server:
+        yield server.engine
+
+
 ENGINES = {
     "memory": memory,
     "folder": folder_of_files,
@@ -122,6 +131,7 @@ ENGINES = {
     "valkey cluster": valkey_cluster_of_six,
     "valkey sentinel": valkey_with_sentinel,
     "redis over tls": redis_over_tls,
+    "s3": s3_server,
 }
 
 
