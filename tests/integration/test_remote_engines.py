@@ -18,7 +18,7 @@ from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.memory_engine import MemoryEngine
 from remote.seaweed_server import seaweed_server
-from remote.stand_in_engine import stand_in_engine
+from remote.stand_in_helpers import stand_in_engine
 from remote.valkey_groups import valkey_cluster, valkey_sentinel
 from remote.valkey_server import free_port, redis_binary, valkey_server
 from wire.certificates import Authority

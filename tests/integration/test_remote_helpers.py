@@ -22,7 +22,8 @@ from kvstore.remote.errors import (
 )
 from kvstore.remote.process.helper_process import MOST_STARTS, HelperCommand
 from kvstore.remote.process.process_engine import ProcessEngine
-from remote.stand_in_engine import CAPABILITIES, gate_of, stand_in_engine
+from remote.stand_in_engine import CAPABILITIES, gate_of
+from remote.stand_in_helpers import stand_in_engine
 
 GENEROUS = 60.0
 LIFE_MS = 600_000

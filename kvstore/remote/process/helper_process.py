@@ -8,10 +8,17 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping
 from multiprocessing.connection import Connection
+from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 
-from kvstore.remote.errors import DeadlinePassed, EngineCut, EngineUnreachable, ReplyMalformed
+from kvstore.remote.errors import (
+    DeadlinePassed,
+    EngineClosed,
+    EngineCut,
+    EngineUnreachable,
+    ReplyMalformed,
+)
 from kvstore.remote.process.messages import (
     DONE,
     ERROR,
@@ -50,7 +57,7 @@ class HelperProcess:
     """
 
     def __init__(self, command: HelperCommand) -> None:
-        """Starts a helper and waits for its engine. Raises a ``RemoteError``."""
+        """Starts a helper."""
         self.deadline = monotonic() + command.start_seconds
         self._is_busy = True
         self.is_killed = False
@@ -73,12 +80,10 @@ class HelperProcess:
             theirs.close()
             os.close(memory_number)
         self._connection = Connection(ours.detach())
-        try:
-            self._answer(READY)
-        except BaseException:
-            self.close()
-            self.has_ended(monotonic() + DEATH_SECONDS)
-            raise
+
+    def wait_until_ready(self) -> None:
+        """Waits for the engine. Raises a ``RemoteError``, the engine's own if it has one."""
+        self._answer(READY)
 
     @property
     def is_reusable(self) -> bool:
@@ -165,11 +170,13 @@ class HelperProcess:
 
 
 class HelperStarts:
-    """Starts helpers, also in place of those that were killed. For one thread at a time."""
+    """Starts helpers, also in place of those that were killed. One thread starts them."""
 
     def __init__(self, command: HelperCommand) -> None:
         self._command = command
+        self._lock = Lock()
         self._helpers: list[HelperProcess] = []
+        self._is_closed = False
         self._credit = float(MOST_STARTS)
         self._counted = monotonic()
 
@@ -178,7 +185,7 @@ class HelperStarts:
 
         Waits first for those that were killed, so that none writes to the engine any more.
         """
-        if (dying := self.reap()) >= MOST_DYING:
+        if (dying := self._reap()) >= MOST_DYING:
             raise EngineUnreachable(f"{dying} killed helpers hang in the kernel: none is started")
         now = monotonic()
         self._credit = min(MOST_STARTS, self._credit + (now - self._counted) / START_INTERVAL)
@@ -186,12 +193,33 @@ class HelperStarts:
         if self._credit < 1:
             raise EngineUnreachable(f"helpers ended {MOST_STARTS} times: one starts soon")
         self._credit -= 1
-        made = HelperProcess(self._command)
-        self._helpers.append(made)
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosed("the engine was closed")
+            made = HelperProcess(self._command)
+            self._helpers.append(made)
+        try:
+            made.wait_until_ready()
+        except BaseException:
+            made.close()
+            raise
         return made
 
-    def reap(self) -> int:
+    def close(self) -> None:
+        """Kills all helpers, and waits a second at most for their ends."""
+        with self._lock:
+            self._is_closed = True
+            helpers = list(self._helpers)
+        for each in helpers:
+            each.interrupt()
+        self._reap()
+
+    def _reap(self) -> int:
         """Waits a second at most for the killed helpers to end; returns how many have not."""
         end = monotonic() + DEATH_SECONDS
-        self._helpers = [each for each in self._helpers if not each.has_ended(end)]
-        return sum(each.is_killed for each in self._helpers)
+        with self._lock:
+            helpers = list(self._helpers)
+        ended = [each for each in helpers if each.has_ended(end)]
+        with self._lock:
+            self._helpers = [each for each in self._helpers if each not in ended]
+            return sum(each.is_killed for each in self._helpers)

@@ -126,8 +126,8 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Kills the helpers, and waits a second at most for their ends."""
+        self._starts.close()
         self._pool.close()
-        self._starts.reap()
 
     def _call(self, deadline: float, call: str, *arguments: object, insist: bool = False) -> object:
         with self._helper(deadline, insist=insist) as helper:

@@ -12,8 +12,6 @@ from pathlib import Path
 from kvstore.remote.engine import EngineCapabilities, ReadResult
 from kvstore.remote.errors import EngineRefused, RemoteError
 from kvstore.remote.finding import Finding
-from kvstore.remote.process.helper_process import HelperCommand
-from kvstore.remote.process.process_engine import ProcessEngine
 
 CAPABILITIES = EngineCapabilities(
     exists_in_one_trip=True,
@@ -25,14 +23,6 @@ CAPABILITIES = EngineCapabilities(
     registered_memory=True,
     keeps_deadlines=False,
 )
-
-
-def stand_in_engine(folder: Path, *, helpers: int = 2) -> ProcessEngine:
-    """Returns an engine over helpers that run the stand-in on a folder."""
-    command = HelperCommand(
-        "remote.stand_in_engine:StandInEngine", {"folder": str(folder)}, memory_bytes=8 << 20
-    )
-    return ProcessEngine(command, CAPABILITIES, helpers=helpers)
 
 
 class StandInEngine:

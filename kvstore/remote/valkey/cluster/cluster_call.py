@@ -50,7 +50,12 @@ class ClusterCall:
         wanted = {node for node in self.nodes if node is not None}
         for node in sorted(wanted, key=lambda each: each.address[1:3]):
             try:
-                self._connections[node] = node.take(self.deadline)
+                # A node that hangs may have no connection ready: it gets half of the time.
+                now = monotonic()
+                share = 0.5 if len(wanted) > 1 else 1.0
+                connection = node.take(now + (self.deadline - now) * share)
+                connection.deadline = self.deadline
+                self._connections[node] = connection
             except RemoteError as error:
                 self._count(node, error)
                 if isinstance(error, EngineClosed) or error.reaction is not Reaction.AWAY:

@@ -35,8 +35,9 @@ from kvstore.remote.valkey.valkey_engine import CAPABILITIES, CONNECT_SECONDS, C
 from kvstore.remote.valkey.valkey_findings import findings_of
 
 T = TypeVar("T")
-# The indexes of names that one command takes, for each node.
-_Groups = dict[ClusterNode, list[list[int]]]
+# Indexes of names that one command takes, and those of each node.
+_Questions = list[list[int]]
+_Groups = dict[ClusterNode, _Questions]
 # Returns the command for the name of an index, which answers with 0 or 1.
 _Command = Callable[[RespConnection, int], bytes]
 # A call follows a MOVED once. A slot that moves again meanwhile is one for the next call.
@@ -83,9 +84,7 @@ class ClusterEngine:
             if not left:
                 break
             with self._call(names, left, deadline) as call:
-                partial, moved = _exists(call, names, _by_slot(call, left), found)
-                _, moved_meanwhile = _exists(call, names, partial, found)
-            left = moved + moved_meanwhile
+                left = _exists(call, names, _by_slot(call, left), found)
         return found
 
     def get_many(
@@ -267,39 +266,50 @@ def _by_slot(call: ClusterCall, indexes: Sequence[int]) -> _Groups:
 
 def _exists(
     call: ClusterCall, names: Sequence[bytes], groups: _Groups, found: list[bool]
-) -> tuple[_Groups, list[int]]:
-    """Notes which groups of names are there as a whole.
-
-    Returns groups of one for the names of those that are there in part, and the indexes of names
-    whose slots moved.
-    """
-    partial: _Groups = {}
+) -> list[int]:
+    """Notes which names are there; returns the indexes of those whose slots moved."""
     moved: list[int] = []
 
-    def ask(node: ClusterNode, connection: RespConnection) -> None:
-        questions = [encoded(b"EXISTS", *(names[at] for at in group)) for group in groups[node]]
-        connection.send(b"".join(questions), replies=len(questions))
+    def ask(questions: _Questions, connection: RespConnection) -> None:
+        commands = [encoded(b"EXISTS", *(names[at] for at in group)) for group in questions]
+        connection.send(b"".join(commands), replies=len(commands))
 
-    def hear(node: ClusterNode, connection: RespConnection) -> None:
-        for group in groups[node]:
+    def hear(questions: _Questions, node: ClusterNode, connection: RespConnection) -> _Questions:
+        """Returns the names that have to be asked for alone, since only some are there."""
+        single: _Questions = []
+        for group in questions:
             try:
-                count = count_among(connection, len(group))
+                count = _count_of(connection, group)
             except WrongNode as error:
                 call.moved(error, node)
                 moved.extend(group)
                 continue
-            except TryAgain:
-                # The slot moves now, and some names did. Asked for alone, each has an answer.
-                count = -1
             for at in group:
                 found[at] = count == len(group)
             if count not in (0, len(group)) and len(group) > 1:
-                partial.setdefault(node, []).extend([at] for at in group)
+                single += [[at] for at in group]
+        return single
 
-    call.on_each(groups, ask)
+    def hear_all(node: ClusterNode, connection: RespConnection) -> None:
+        if single := hear(groups[node], node, connection):
+            ask(single, connection)
+            hear(single, node, connection)
+
+    call.on_each(groups, lambda node, connection: ask(groups[node], connection))
     for node in call.as_ready(groups):
-        call.on_each([node], hear)
-    return partial, moved
+        call.on_each([node], hear_all)
+    return moved
+
+
+def _count_of(connection: RespConnection, group: Sequence[int]) -> int:
+    """Receives how many names are there, or returns -1 if their slot moves and some did.
+
+    Asked for alone, each of those has an answer.
+    """
+    try:
+        return count_among(connection, len(group))
+    except TryAgain:
+        return -1
 
 
 def _changed(call: ClusterCall, indexes: Sequence[int], command: _Command) -> list[int]:
