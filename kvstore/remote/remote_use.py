@@ -88,7 +88,7 @@ class RemoteUse(NamedTuple):
     revisions_forged: int = 0
     """Control values that were not made under the secret."""
     removals_pending: int = 0
-    """NamespaceRecords whose removal the engine has not acknowledged."""
+    """Namespaces whose removal the engine has not acknowledged."""
     queue_bytes: int = 0
     """Pages that wait to be written."""
     clock_skew: float = 0.0

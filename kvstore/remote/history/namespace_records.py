@@ -10,7 +10,7 @@ from kvstore.remote.history.journal import JournalEntry, RemovalJournal
 from kvstore.remote.revisions import Revision
 from kvstore.storage.page_store import Done
 
-# NamespaceRecords in memory at most, some kilobytes each. The others are read from the journal again.
+# Namespaces in memory at most, some kilobytes each. The others are read from the journal again.
 MOST_NAMESPACES: Final = 1024
 
 

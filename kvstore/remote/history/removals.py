@@ -59,7 +59,7 @@ class RemoteRemovals:
         self._short_seconds = short_seconds
         self._long_seconds = long_seconds
         self._due = DueQueue(clock)
-        # NamespaceRecords of which the log has said that their removal waits.
+        # Namespaces of which the log has said that their removal waits.
         self._told: set[bytes] = set()
         self._threads = [
             Thread(target=self._run, name=f"kv-remote-removals-{number}", daemon=True)
@@ -77,7 +77,7 @@ class RemoteRemovals:
 
     @property
     def pending_count(self) -> int:
-        """NamespaceRecords whose removal the engine has not acknowledged."""
+        """Namespaces whose removal the engine has not acknowledged."""
         with self._namespaces.mutex:
             return sum(each.is_owed for each in self._namespaces.hidden())
 
