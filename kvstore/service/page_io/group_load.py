@@ -33,12 +33,16 @@ class GroupLoad:
         self._asked: dict[LoadSource, list[int]] = defaultdict(list)
         for place, page in enumerate(read.pages):
             self._asked[parts.sources[page.number]].append(place)
+        self._last = next(iter(self._asked))
 
     def next_source(self) -> LoadSource:
-        """Returns a page store that has not answered, a shared one if there is any."""
+        """Returns a page store that has not answered, a shared one if there is any.
+
+        After all of them answered it is the last one.
+        """
         with self._lock:
-            shared = (each for each in self._asked if each.is_shared)
-            return next(shared, next(iter(self._asked), self._parts.sources[0]))
+            left = sorted(self._asked, key=lambda each: not each.is_shared)
+        return left[0] if left else self._last
 
     def go_on(self) -> None:
         """Asks the page stores for the pages."""
@@ -70,6 +74,7 @@ class GroupLoad:
         with self._lock:
             for place, checksum in zip(self._asked.pop(source), answer.checksums, strict=True):
                 self._checksums[place] = checksum
+            self._last = source
             is_last = not self._asked
         if not is_last:
             self.progress.note(waits_for_shared=self.next_source().is_shared)

@@ -120,11 +120,10 @@ class LoadCall:
 
     def found(self, start: int, end: int, *, is_shared: bool) -> None:
         """Notes that a page store has the pages from ``start`` through ``end``."""
-        if end <= max(start, self.found_end):
-            return
-        if is_shared and self.shared_start is None:
-            self.shared_start = max(start, self.found_end)
-        self.found_end = end
+        if end > start:
+            if is_shared and (self.shared_start is None or start < self.shared_start):
+                self.shared_start = start
+            self.found_end = max(self.found_end, end)
 
     def part(self) -> DiskPart:
         """Returns the tokens that only tier 3 had."""

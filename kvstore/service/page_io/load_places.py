@@ -51,9 +51,10 @@ class HeldPlaces:
         return True
 
     def give_back(self, places: Places) -> None:
-        """Gives one of them back."""
-        self._held.remove(places)
-        places.give_back(self._tenant)
+        """Gives one of them back, if the call has it."""
+        if places in self._held:
+            self._held.remove(places)
+            places.give_back(self._tenant)
 
     def __enter__(self) -> Self:
         """Returns itself."""

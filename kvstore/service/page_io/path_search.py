@@ -150,6 +150,7 @@ class PathSearch:
         call.found(start, start + count, is_shared=source.is_shared)
         wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
         if not count or not source.worth_loading(wanted, call.speed):
+            held.give_back(source.waiting)
             return 0
         if not (call.is_prefetch or held.take(source.waiting)):
             return 0

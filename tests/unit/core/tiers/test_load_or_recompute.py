@@ -123,7 +123,7 @@ def test_without_a_speed_a_look_may_take_a_few_milliseconds() -> None:
 
 
 def test_a_tier_that_answers_slowly_by_its_nature_is_asked_once() -> None:
-    """What is known of it before the first look counts as one."""
+    """Its stated time counts as a look before the first one."""
     decision = LoadDecision(look_seconds=0.03)
     assert looks(decision, speed=0)
     assert not looks(decision, speed=0)

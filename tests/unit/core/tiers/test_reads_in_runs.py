@@ -138,7 +138,7 @@ def test_a_run_that_fails_ends_what_can_be_published() -> None:
 
 @pytest.mark.parametrize("what", ["a removal", "its lease ends"])
 def test_a_read_gets_no_more_slots_after(what: str) -> None:
-    """What it has then goes back."""
+    """All that it still has goes back."""
     world = world_with("abcdef")
     read = begun(world, "abcdef")
     assert published(world, read, 2)

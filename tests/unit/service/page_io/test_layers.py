@@ -1,13 +1,14 @@
 """Loads over two page stores: this host's disk first, and then one that hosts share."""
 
 from collections.abc import Iterator
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 
 import pytest
 
 from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECONDS
 from kvstore.core.values.requests import Match
 from kvstore.core.values.slots import SlotState
+from kvstore.service.page_io import load_call
 from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
 from kvstore.service.page_io.slow_tier import TierKind
 from kvstore.storage.page_store import StoreState
@@ -172,7 +173,7 @@ def test_a_gap_ends_a_load(store: LayeredStore) -> None:
 
 
 def test_a_load_that_takes_too_long_begins_no_more_reads(store: LayeredStore) -> None:
-    """What came is published."""
+    """The pages that came are published."""
     store.spread(PAGES, 0)
     store.far.held = True
     store.match(PAGES, remaining=0.02)
@@ -185,8 +186,21 @@ def test_a_load_that_takes_too_long_begins_no_more_reads(store: LayeredStore) ->
 # The time of a call.
 
 
-def test_a_look_and_a_read_share_a_quarter_of_the_call(store: LayeredStore) -> None:
+def test_a_look_and_a_read_share_a_quarter_of_the_call(
+    store: LayeredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The look takes most of it, so little is left for the read."""
+    waited: list[float | None] = []
+
+    class Waits(Condition):
+        """Notes the seconds that a call waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            """Waits for a moment."""
+            waited.append(timeout)
+            return super().wait(0.01)
+
+    monkeypatch.setattr(load_call, "Condition", Waits)
     store.spread(PAGES, 0)
     clock = store.world.clock
     begun = clock.now
@@ -199,6 +213,32 @@ def test_a_look_and_a_read_share_a_quarter_of_the_call(store: LayeredStore) -> N
     match = store.match(PAGES, remaining=4.0)
     assert store.page_count(match) == 0
     assert store.far.looks == [begun + 1.0]
+    assert waited == [pytest.approx(0.1)]
+    store.far.let_go()
+
+
+def test_a_call_waits_longer_for_the_disk(
+    store: LayeredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four fifths of its time, as long as the disk's pages come next; then what is left of it."""
+    store.spread(PAGES, 20)
+    store.near.held = store.far.held = True
+    waited: list[float | None] = []
+
+    class Waits(Condition):
+        """Notes the seconds that a call waits, and lets the disk's pages come."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            """Returns at once."""
+            waited.append(timeout)
+            self.release()
+            store.near.let_go()
+            self.acquire()
+            return len(waited) < 2
+
+    monkeypatch.setattr(load_call, "Condition", Waits)
+    assert loaded(store.match(PAGES, remaining=4.0)) == (20, 20, 0)
+    assert waited == [pytest.approx(3.2), pytest.approx(1.0)]
     store.far.let_go()
 
 
