@@ -55,7 +55,7 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, BACKGROUND, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
-    "kvstore/remote": {ERRORS, FILES},
+    "kvstore/remote": {ERRORS, FILES, "kvstore.storage", "kvstore.service.clock"},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
     "kvstore/metrics": {
