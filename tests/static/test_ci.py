@@ -17,7 +17,8 @@ case " $FAILING " in *" $1 "*) exit 2 ;; esac
 
 
 @pytest.mark.parametrize(
-    ("failing", "status"), [([], 0), (TOOLS, 0), (["test"], 1), (["test-engines"], 1), (["kernels"], 1), (PARTS, 1)]
+    ("failing", "status"),
+    [([], 0), (TOOLS, 0), (["test"], 1), (["test-engines"], 1), (["kernels"], 1), (PARTS, 1)],
 )
 def test_a_failing_part_fails_the_run(tmp_path: Path, failing: list[str], status: int) -> None:
     """A failing part does not stop the others and is not hidden; a missing tool is only named."""
