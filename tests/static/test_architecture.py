@@ -47,6 +47,8 @@ BACKGROUND = "kvstore.background"
 FILES = "kvstore.operator_files"
 # The log, and the call under way that it names.
 LOGS = "kvstore.logs"
+# The counters of a remote store, without any of its packages.
+REMOTE_USE = "kvstore.remote.remote_use"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
@@ -57,17 +59,18 @@ ALLOWED = {
     | {"kvstore.storage"},
     "kvstore/remote": {ERRORS, FILES, "kvstore.storage", "kvstore.service.clock"},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
-    | {"kvstore.succession"},
+    | {"kvstore.succession", REMOTE_USE},
     "kvstore/metrics": {
         ERRORS,
         BACKGROUND,
         "kvstore.core",
         "kvstore.service",
         "kvstore.succession",
+        REMOTE_USE,
     },
     "kvstore/rpc": WIRE
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service", "kvstore.succession"},
+    | {"kvstore.core", "kvstore.service", "kvstore.succession", REMOTE_USE},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
@@ -84,7 +87,7 @@ ALLOWED = {
     "kvstore/tracing.py": {"opentelemetry"},
     # Parts of the composition root.
     "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
-    | {"kvstore.service"},
+    | {"kvstore.remote_setup", "kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
@@ -92,7 +95,11 @@ ALLOWED = {
     | {ERRORS, "kvstore.holder", "kvstore.rpc", "kvstore.succession"},
     "kvstore/succession_setup.py": {"kvstore.config", "kvstore.holder"}
     | {"kvstore.service_manager", "kvstore.succession"},
-    "kvstore/tier_setup.py": {"kvstore.config", "kvstore.signals"}
+    "kvstore/remote_setup.py": {FILES, "kvstore.config", "kvstore.remote"}
+    | {"kvstore.service", "kvstore.storage"},
+    "kvstore/remote_state.py": {FILES, "kvstore.config"},
+    "kvstore/tier_setup.py": {"kvstore.access_rules", "kvstore.config", "kvstore.core"}
+    | {"kvstore.remote_setup", "kvstore.remote_state", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),
     # It knows the name of the composition root, which it imports late.
