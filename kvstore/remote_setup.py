@@ -14,6 +14,7 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.operator_files import UntrustedFile, read_private
+from kvstore.remote.finding import Finding
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.slow_tier import SlowTier
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from kvstore.remote.engine import RemoteEngine
-    from kvstore.remote.finding import Finding
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -76,8 +76,10 @@ def remote_tier(
     from kvstore.remote.remote_store import RemoteStore  # noqa: PLC0415 - of the extra
 
     policy = config.remote_write_in_force
-    # Pages on their way to the engine hold their slots in tier 1, as those of a slab do.
-    queue_bytes = min(config.tier1_bytes // 8, MOST_QUEUED)
+    # Pages on their way to the engine hold their slots in tier 1, as those of a slab do. Together
+    # they are a quarter of it.
+    share = 4 if config.tier3_path is None else 8
+    queue_bytes = min(config.tier1_bytes // share, MOST_QUEUED)
     settings = RemoteSettings(
         timeout_seconds=config.remote_timeout,
         ttl_seconds=config.remote_ttl,

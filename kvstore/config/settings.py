@@ -513,7 +513,7 @@ class Config(BaseSettings):
         Symptoms(
             metrics="kvstore_remote_up kvstore_remote_looks_total",
             stats="remote state",
-            log="remote_away remote_back",
+            log="remote_engine_away remote_engine_back",
         ),
     ] = None
     """The address of an engine that hosts share pages in, such as `valkeys://cache:6379`.
@@ -542,23 +542,25 @@ class Config(BaseSettings):
     remote_credential_file: Annotated[
         FilePath | None,
         CONTENT_AT_ONCE,
-        Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_away"),
+        Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_engine_away"),
     ] = None
     """The engine's user and password, a line each, in a file that others cannot read.
 
     One line is a password alone. For S3 it is the id of the access key, and the secret key.
-    Wrong when the log has `remote_away` with NOAUTH, WRONGPASS or NOPERM: docs/remote-engines.md
-    has the rights that the user needs. Absent: no credential; for S3 those of the environment.
+    Wrong when the log has `remote_engine_away` with NOAUTH, WRONGPASS or NOPERM:
+    docs/remote-engines.md has the rights that the user needs. Absent: no credential; for S3
+    those of the environment.
     Start with: a user of its own for kvstore.
     """
 
     remote_ca_file: Annotated[
-        FilePath | None, Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_away")
+        FilePath | None,
+        Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_engine_away"),
     ] = None
     """Certificates, in PEM, of those who sign the engine's certificate.
 
     For `valkeys://...`; the name in the address has to be the certificate's. Wrong when the log has
-    `remote_away` with CERTIFICATE_VERIFY_FAILED. Absent: those of the operating system.
+    `remote_engine_away` with CERTIFICATE_VERIFY_FAILED. Absent: those of the operating system.
     Start with: none for a certificate of a public authority.
     """
 
@@ -595,7 +597,7 @@ class Config(BaseSettings):
         Symptoms(
             metrics="kvstore_remote_looks_total kvstore_remote_look_seconds_total",
             stats="failed_look_count",
-            log="remote_away",
+            log="remote_engine_away",
         ),
     ] = 0.3
     """The longest wait for a short call of the engine, such as a lookup.

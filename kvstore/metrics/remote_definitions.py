@@ -84,7 +84,7 @@ OF_REMOTE: Final = (
     counter(
         "kvstore_remote_away_total",
         "How often the engine was given up until it answered again.",
-        "Grows: the engine or the network fails; the log's `remote_away` says how.",
+        "Grows: the engine or the network fails; the log's `remote_engine_away` says how.",
         REMOTE.each(lambda use: use.breaker_opened),
     ),
     counter(

@@ -14,7 +14,7 @@ from kvstore.core.values.page_hash import namespace_digest, page_digests
 from kvstore.v1 import store_pb2
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import IDENTITY, LAYOUT, page_bytes, page_count, prompt
-from remote.hosts import TENANT, Hosts, running_hosts
+from remote.server_hosts import TENANT, Hosts, running_hosts
 from remote.valkey_server import ValkeyServer, valkey_server
 
 PROMPT, OTHER, THIRD = prompt(1), prompt(2), prompt(3)

@@ -49,8 +49,8 @@ FILES = "kvstore.operator_files"
 SIGNALS = "kvstore.signals"
 # The log, and the call under way that it names.
 LOGS = "kvstore.logs"
-# The counters of a remote store, without any of its packages.
-REMOTE_USE = "kvstore.remote.remote_use"
+# The counters of a remote store and the findings of its engine, without any of its packages.
+REMOTE_FACTS = {"kvstore.remote.finding", "kvstore.remote.remote_use"}
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
@@ -61,18 +61,20 @@ ALLOWED = {
     | {"kvstore.storage"},
     "kvstore/remote": {ERRORS, FILES, SIGNALS, "kvstore.storage", "kvstore.service.clock"},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
-    | {"kvstore.succession", REMOTE_USE},
+    | {"kvstore.succession"}
+    | REMOTE_FACTS,
     "kvstore/metrics": {
         ERRORS,
         BACKGROUND,
         "kvstore.core",
         "kvstore.service",
         "kvstore.succession",
-        REMOTE_USE,
+        *REMOTE_FACTS,
     },
     "kvstore/rpc": WIRE
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service", "kvstore.succession", REMOTE_USE},
+    | {"kvstore.core", "kvstore.service", "kvstore.succession"}
+    | REMOTE_FACTS,
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),

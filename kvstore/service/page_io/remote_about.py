@@ -30,7 +30,7 @@ class RemoteAbout:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the last answer of the engine showed."""
+        """The findings of the engine's last answer."""
         with self._mutex:
             return self._findings
 

@@ -10,7 +10,6 @@ from kvstore_client import Client, Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import (
     LAYOUT,
-    SMALL_STORE,
     holds_tokens,
     open_client,
     page_count,
@@ -19,6 +18,11 @@ from pages.stamped_pages import (
 from remote.valkey_server import ValkeyServer
 
 KEY = bytes(range(32))
+# 64 slots in each extent, 256 in all.
+MEMORY = (
+    *("--extent-bytes", str(64 * LAYOUT.page_bytes)),
+    *("--tier1-bytes", str(256 * LAYOUT.page_bytes)),
+)
 TENANT = "team"
 
 
@@ -120,7 +124,7 @@ class Hosts:
         folder.mkdir(mode=0o700)
         store = self._stack.enter_context(
             running_store(
-                *SMALL_STORE,
+                *MEMORY,
                 *("--remote-url", f"valkey+unix://{self.engine.socket}"),
                 *("--remote-credential-file", str(self.engine.credential)),
                 *("--remote-key-file", str(write_private(folder / "key", key))),
