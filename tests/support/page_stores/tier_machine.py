@@ -27,7 +27,7 @@ from kvstore.storage.page_store import PageKey, PageStore, StoreFacts, StoreStat
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
 from page_stores.memory_page_store import Medium, MemoryPageStore
-from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, make_world
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, World, make_world
 
 SLOTS = 8
 LIMIT = 5.0
@@ -87,6 +87,7 @@ class TierMachine(RuleBasedStateMachine):
     # The kind of the page store.
 
     patience = LIMIT
+    clock: ManualClock | None = None
 
     def open_page_store(self) -> PageStore:
         """Returns a page store over the pages of the one before."""
@@ -113,6 +114,7 @@ class TierMachine(RuleBasedStateMachine):
             extent_slots=SLOTS,
             slow_tier=self.tier,
             admission=self.admission,
+            clock=self.clock,
         )
         self.caller = self.world.worker()
         self.namespace_id = self.world.open_namespace(self.caller)
