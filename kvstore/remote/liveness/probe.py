@@ -29,6 +29,8 @@ JITTER: Final = 0.5
 CANARY_LIFE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 5.0
 _MARK_BYTES: Final = 8
+# Its own: threads must not draw from the numbers of others.
+_RANDOM: Final = random.Random()  # noqa: S311  # no secret
 
 
 class CanaryLost(EngineRefused):
@@ -113,5 +115,5 @@ def probe_pauses(is_slow: Callable[[], bool]) -> Iterator[float]:
     seconds = FIRST_SECONDS
     while True:
         pause = max(seconds, FIRST_OPERATOR_SECONDS if is_slow() else 0.0)
-        yield pause * random.uniform(1 - JITTER, 1)  # noqa: S311  # no secret
+        yield pause * _RANDOM.uniform(1 - JITTER, 1)
         seconds = min(2 * seconds, MOST_SECONDS)

@@ -155,6 +155,11 @@ class Host:
             growth.step()
         self.world.map_extents(self.caller)
 
+    def check(self) -> None:
+        """Checks the core, which threads of the page stores change too."""
+        with self.world.store._mutex:
+            Invariants(self.world.cache).check()
+
     def stop(self) -> None:
         """Ends the store, as a server does."""
         for each in self.tiers:
@@ -234,7 +239,7 @@ class HostMachine(RuleBasedStateMachine):
             each.come_back()
             each.let_go()
             each.keep()
-            Invariants(each.world.cache).check()
+            each.check()
             assert not each.world.cache.disk_reads
             each.stop()
         self.patch.undo()
@@ -368,4 +373,4 @@ class HostMachine(RuleBasedStateMachine):
         """Both cores are whole."""
         for each in self.hosts:
             each.grow()
-            Invariants(each.world.cache).check()
+            each.check()

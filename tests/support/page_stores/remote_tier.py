@@ -15,7 +15,7 @@ from kvstore.remote.revisions import Revision
 from kvstore.storage.page_store import SharedPageStore, StoreState
 from page_stores.host_machine import Host, HostMachine
 from page_stores.numbered_pages import LIMIT
-from page_stores.remote_rig import SETTINGS, RemoteStoreRig
+from page_stores.remote_rig import SETTINGS, RemoteStoreRig, wait_until
 from page_stores.shared_page_store import SharedMedium
 from page_stores.tier_machine import COUNTS, PATHS, QUEUE_BYTES, SOON, Path_, TierMachine
 from stores.store_world import RunningClock
@@ -82,6 +82,7 @@ class RemoteTier(TierMachine):
         self.rig.engine.set(corrupts=lambda _: False, loses=lambda _: False)
         self.rig.come_back()
         self.rig.settle()
+        wait_until(lambda: not self.world.cache.disk_reads)
 
     def settle(self) -> None:
         """Runs the keeper until nothing is under way."""
@@ -264,6 +265,7 @@ class RemoteHost(Host):
         """Connects it, and waits until it has heard of everything."""
         self.opened.come_back()
         self.opened.settle()
+        wait_until(lambda: not self.world.cache.disk_reads)
 
     def remove(self, prefix: Path_) -> None:
         """Removes a prefix, and waits for the engine if it works."""

@@ -247,7 +247,8 @@ class TierMachine(RuleBasedStateMachine):
     def invariants_hold(self) -> None:
         """The core is whole."""
         self.grow()
-        Invariants(self.world.cache).check()
+        with self.world.store._mutex:
+            Invariants(self.world.cache).check()
 
     def kept(self) -> list[PageKey]:
         """Returns the pages that the core believes to be in the page store."""
@@ -275,7 +276,8 @@ class TierMachine(RuleBasedStateMachine):
         cache = self.world.cache
         assert not cache.disk_reads
         assert all(each.counts[SlotState.MOVING] == 0 for each in cache.arenas.values())
-        Invariants(cache).check()
+        with self.world.store._mutex:
+            Invariants(cache).check()
         for path in sorted(self.may_be_found):
             self.match(path)
 
