@@ -62,12 +62,19 @@ class Host:
         return self.client.admin.stats().remote
 
     def publish(self, tokens: list[int]) -> None:
-        """Writes a prompt's pages, and waits until the engine has them."""
+        """Writes a prompt's pages, and uses them until the engine has them.
+
+        A write that the engine does not answer is lost, and the next use of its page repeats it.
+        """
         namespace = self.open()
-        before = self.remote.written_page_count
+        wanted = self.remote.written_page_count + page_count(tokens)
         write_and_insert(namespace, tokens)
-        wanted = before + page_count(tokens)
-        assert wait_until(lambda: self.remote.written_page_count >= wanted), self.store.log
+
+        def written() -> bool:
+            namespace.match(tokens).release()
+            return self.remote.written_page_count >= wanted
+
+        assert wait_until(written), (self.remote, self.store.log)
 
     def matched(self, tokens: list[int]) -> int:
         """Matches a prompt once, and compares the bytes. Returns the number of pages."""
@@ -82,12 +89,10 @@ class Host:
         return self.matched(tokens) == 0 and self.remote.missed_look_count > before
 
     def evict(self, tokens: list[int]) -> store_pb2.EvictPrefixResponse:
-        """Removes a prompt's last page, and all that follows it, for all hosts."""
+        """Removes a prompt's first page, and all that follow it, for all hosts."""
         namespace_id = self.namespace_id
         assert self.client is not None
-        return self.client.admin.evict_prefix(
-            namespace_id, tokens[: page_count(tokens) * LAYOUT.page_tokens]
-        )
+        return self.client.admin.evict_prefix(namespace_id, tokens[: LAYOUT.page_tokens])
 
     def restart(self) -> None:
         """Kills the server, and starts another one in its place."""
