@@ -175,7 +175,7 @@ def test_a_hung_primary_costs_few_deadlines(cluster: ValkeyCluster, engine: Clus
 
 
 def test_a_replica_takes_over(cluster: ValkeyCluster, engine: ClusterEngine) -> None:
-    """What the replicas had is found again, nobody is asked for more than a new try."""
+    """Names and control values that the replica had are found again, by the same engine."""
     names = fresh_names(60)
     assert not any(put(engine, names))
     control = b"kvr/" + names[0].removeprefix(b"kv1/")
