@@ -65,19 +65,22 @@ class PathSearch:
                 call.stand_at(located.end + located.page_count, self._shared)
         return is_joined and is_over
 
-    def prefetch(self, call: LoadCall) -> int:
-        """Begins to load pages of a call's path; returns how many. Raises the errors of a match."""
+    def prefetch(self, call: LoadCall) -> None:
+        """Begins to load pages of a call's path. Raises the errors of a match."""
         parts = self._parts
         with parts.mutex:
             located = self._locate(call)
             namespace = parts.cache.namespaces[call.namespace_id]
             joined = self._joined(namespace, located)
         call.page_tokens = namespace.layout.page_tokens
-        if joined is not None or not located.page_count:
-            return 0
-        with self._places(call) as held:
-            load, is_joined = self._begin(call, located, namespace.layout, held)
-        return 0 if load is None or is_joined else load.page_count
+        call.stand_at(located.end, self._shared)
+        load = joined
+        if load is None and located.page_count:
+            with self._places(call) as held:
+                load, _ = self._begin(call, located, namespace.layout, held)
+        if load is not None:
+            end = located.end + located.page_count
+            call.loading_end = min(load.read.sources[-1].end, end)
 
     def _places(self, call: LoadCall) -> HeldPlaces:
         """Returns what holds the places of a call."""
