@@ -6,7 +6,7 @@ from threading import Condition
 from typing import NamedTuple
 
 from kvstore.core import Caller, Identity, MatchOptions, Prefetched, Sequence
-from kvstore.core.tiers.disk_reads import Source
+from kvstore.core.tiers.disk_reads import ReadSource
 from kvstore.service.clock import Clock
 
 # The fraction of the time to a call's deadline that is left for the match itself.
@@ -85,7 +85,7 @@ class LoadCall:
         self.found_end = 0
         self.shared_start: int | None = None
         self.loading_end = 0
-        self.awaited: Items[Source] = ()
+        self.awaited: Items[ReadSource] = ()
 
     @property
     def is_prefetch(self) -> bool:
