@@ -20,6 +20,8 @@ from chaos.run import Plan, Run
 from chaos.schedule import kinds_of
 from support import machine
 
+ENGINES = ("", "valkey")
+
 
 def known_mutant(name: str) -> str:
     """Returns a name of MUTANTS, or nothing."""
@@ -35,6 +37,13 @@ def known_faults(text: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text
+
+
+def known_engine(name: str) -> str:
+    """Returns the name of an engine that runs here, or nothing."""
+    if name not in ENGINES:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(filter(None, ENGINES))}")
+    return name
 
 
 def main(  # noqa: PLR0913  # options
@@ -65,6 +74,11 @@ def main(  # noqa: PLR0913  # options
     outlive: Annotated[
         bool, typer.Option(help="Keep the memory in a holder, and kill it too.")
     ] = False,
+    hosts: Annotated[int, typer.Option(min=1, help="Stores with workers of their own.")] = 1,
+    remote: Annotated[
+        str,
+        typer.Option(callback=known_engine, help="The engine that all hosts share: valkey."),
+    ] = "",
     server_faults: Annotated[bool, typer.Option(help="Whether the server has faults.")] = True,
     mutant: Annotated[
         str, typer.Option(callback=known_mutant, help="A fault in the server itself.")
@@ -78,6 +92,10 @@ def main(  # noqa: PLR0913  # options
     """Kills, stop and cut off workers and server under load; checks every page and every answer."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if (hosts > 1) != bool(remote):
+        raise typer.BadParameter("several hosts share an engine: give both --hosts and --remote")
+    if hosts > 1 and outlive:
+        raise typer.BadParameter("several hosts have no holder here: leave --outlive out")
     plan = Plan(
         minutes=0.25 if quick else minutes,
         seed=seed or secrets.randbits(31),
@@ -95,6 +113,8 @@ def main(  # noqa: PLR0913  # options
         tier2_bytes=tier2_bytes,
         tier3_bytes=tier3_bytes,
         outlive=outlive,
+        hosts=hosts,
+        remote=remote,
     )
     sys.stderr.write(f"seed {plan.seed}\n")
     folder = Path(tempfile.mkdtemp(prefix="kvstore-chaos-"))
@@ -106,6 +126,8 @@ def main(  # noqa: PLR0913  # options
         "load_average": before,
         **machine.machine_facts(),
     }
+    if looks := run.tally["remote_looked_at"]:
+        figures["remote_open_share"] = round(run.tally["remote_open"] / looks, 3)
     clean = run.tally.clean
     if clean and not keep:
         shutil.rmtree(folder)

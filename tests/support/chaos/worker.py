@@ -41,7 +41,7 @@ class Orders(NamedTuple):
     """The orders that one worker gets at its start. ``faults`` is as ``plan_faults`` takes it.
 
     ``kind`` is what that is called, where it is one. A worker leaves after ``life``
-    requests; zero: at the end.
+    requests; zero: at the end. ``other_dir`` is the store of another host that shares the engine.
     """
 
     number: int
@@ -53,6 +53,7 @@ class Orders(NamedTuple):
     faults: str = ""
     kind: str = ""
     ttl: float = 1.0
+    other_dir: str = ""
 
 
 class Kept(NamedTuple):
