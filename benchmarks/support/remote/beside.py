@@ -62,9 +62,7 @@ def measure_beside(folder: Path, log: IO[bytes], *, rounds: int, seconds: float)
         "calls_per_second": CALLS_PER_SECOND,
         "rounds": rounds,
         "slice_seconds": seconds,
-        "traffic_gb_per_s": round(
-            median(each.byte_count / each.seconds / 1e9 for each in moved), 3
-        ),
+        "traffic_gb_per_s": round(median(rates), 3),
         "cores": {way: round(median(of.cores), 2) for way, of in every.items()},
         **figures,
         "ratios": ratios(figures[BESIDE], figures[ALONE]),

@@ -15,6 +15,8 @@ from support.remote.pages import PagePath, page_path
 from support.remote.ways import LIMIT
 
 SECRET: Final = bytes(range(32))
+# As in the server's loads.
+RUN_PAGES: Final = 16
 
 
 class TierWay:
@@ -38,12 +40,18 @@ class TierWay:
         assert all(each.result(LIMIT) for each in written)
 
     def read(self, turn: str, pages: Sequence[memoryview]) -> None:
-        """Reads one path."""
+        """Reads one path in runs, which are asked for together as the server does."""
         keys = self._path(turn, len(pages)).keys
-        wanted = [PageRead(key, [page]) for key, page in zip(keys, pages, strict=True)]
-        done: Future[ReadAnswer] = Future()
-        self._store.read(wanted, done.set_result, monotonic() + LIMIT)
-        assert done.result(LIMIT).leading == len(pages)
+        asked: list[tuple[int, Future[ReadAnswer]]] = []
+        for start in range(0, len(pages), RUN_PAGES):
+            run = slice(start, start + RUN_PAGES)
+            pairs = zip(keys[run], pages[run], strict=True)
+            wanted = [PageRead(key, [page]) for key, page in pairs]
+            done: Future[ReadAnswer] = Future()
+            self._store.read(wanted, done.set_result, monotonic() + LIMIT)
+            asked.append((len(wanted), done))
+        for count, each in asked:
+            assert each.result(LIMIT).leading == count
 
     def look(self, turn: str, count: int) -> int:
         """Looks a path up."""

