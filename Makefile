@@ -11,6 +11,7 @@
 #   make kernels     the GPU kernels without a GPU, in their own environment with Triton:
 #                    interpreted, and compiled for four GPUs; prints the registers and memory of each
 #   make promtool    Prometheus' checker, from Debian's package, into .tools: some tests use it
+#   make redis       Redis with TLS, from Debian's packages, into .tools: tests of TLS use it
 #   make chromium    Debian's browser, as root: tests of the web page use it
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
@@ -62,7 +63,7 @@ PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-vllm kernels lint bench bench-peers promtool chromium dist dist-test gpu-bundle gpu-dry-run clean
+.PHONY: venv demo docs test test-fast test-vllm kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -127,6 +128,18 @@ promtool:
 	    { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
 	    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 	@.tools/usr/bin/promtool --version | head -n 1
+
+# Valkey's package for tests has no TLS. Debian's server is a link to a program of the tools.
+REDIS_PACKAGES := redis-server redis-tools libhiredis0.14 libjemalloc2 liblua5.1-0 liblzf1 lua-bitop lua-cjson
+redis:
+	@command -v apt-get dpkg-deb >/dev/null || \
+	    { echo "redis comes from Debian's packages, and apt-get is not here: put a redis-server with TLS into PATH"; exit 1; }
+	@mkdir -p .tools/redis && cd .tools/redis && \
+	    { apt-get download -qq $(REDIS_PACKAGES) || { apt-get update -qq && apt-get download -qq $(REDIS_PACKAGES); }; } && \
+	    for package in *.deb; do dpkg-deb --extract $$package .; done && rm *.deb
+	@printf '#!/bin/sh\nhere=%s\nLD_LIBRARY_PATH=$$(echo $$here/usr/lib/*-linux-gnu) exec -a redis-server $$here/usr/bin/redis-server "$$@"\n' \
+	    "$$PWD/.tools/redis" > .tools/redis-server && chmod +x .tools/redis-server
+	@.tools/redis-server --version
 
 bench: $(STAMP)
 	@shopt -s nullglob; found=(benchmarks/*.py); \

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
-TOOLS = ["chromium", "promtool"]
+TOOLS = ["chromium", "promtool", "redis"]
 PARTS = ["test", "kernels"]
 # Replaces make: prints its target, and fails for the targets of the test.
 MAKE = """#!/bin/sh

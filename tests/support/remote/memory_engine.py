@@ -8,6 +8,7 @@ from time import monotonic
 
 from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineFull, RemoteError
+from kvstore.remote.finding import Finding
 
 
 @dataclass
@@ -157,6 +158,11 @@ class MemoryEngine:
     def ping(self, deadline: float) -> None:
         """Returns unless a fault keeps the engine from it."""
         self._begin("ping", deadline)
+
+    def findings(self, deadline: float) -> list[Finding]:
+        """Has no setting that anybody could change."""
+        self._begin("findings", deadline)
+        return []
 
     def close(self) -> None:
         """Ends the calls that wait."""
