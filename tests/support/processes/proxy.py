@@ -128,9 +128,9 @@ class SocketProxy:
                 finally:
                     for each in descriptors:
                         os.close(each)
-        for each in (source, target):
+        for end in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
     def _send(
         self, target: socket.socket, data: bytes, descriptors: list[int], *, of_store: bool
