@@ -23,7 +23,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.disk_reader import NO_PART, DiskPart
+from kvstore.service.page_io.load_call import NO_PART, DiskPart
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
@@ -328,5 +328,6 @@ def _with_tier_3(match: Match, part: DiskPart) -> Match:
     matched = match.matched_token_count
     return match._replace(
         tier_3_token_count=max(part.end - matched, 0),
-        tier_3_loaded_token_count=max(min(part.end, matched) - part.start, 0),
+        tier_3_loaded_token_count=part.loaded(matched),
+        remote_loaded_token_count=part.shared_loaded(matched),
     )

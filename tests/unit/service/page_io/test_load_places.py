@@ -1,0 +1,37 @@
+"""Places for calls that wait, and bytes for prefetches."""
+
+from kvstore.service.page_io.load_places import ByteBudget, HeldPlaces, Places
+
+
+def test_a_tenant_gets_at_most_half_beside_others() -> None:
+    """A tenant that is alone gets all."""
+    places = Places(4)
+    assert [places.take("a", is_alone=False) for _ in range(3)] == [True, True, False]
+    assert [places.take("b", is_alone=False) for _ in range(3)] == [True, True, False]
+    assert not places.take("c", is_alone=True)
+    for tenant in "aabb":
+        places.give_back(tenant)
+    assert [places.take("a", is_alone=True) for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_a_call_has_one_place_of_each_kind() -> None:
+    """It gives them back as it ends, or before."""
+    one, other = Places(1), Places(1)
+    with HeldPlaces("a", is_alone=True) as held:
+        assert held.take(one)
+        assert held.take(one)
+        assert held.take(other)
+        held.give_back(other)
+        assert other.take("b", is_alone=True)
+        assert not held.take(other)
+        assert not one.take("b", is_alone=True)
+    assert one.take("b", is_alone=True)
+
+
+def test_a_holder_uses_as_many_bytes_as_it_may() -> None:
+    """Each holder has its own bound."""
+    budget = ByteBudget(100)
+    assert [budget.take("a", 3, 40), budget.take("a", 1, 40)] == [2, 0]
+    assert budget.take(b"b", 2, 40) == 2
+    budget.give_back("a", 40)
+    assert budget.take("a", 5, 30) == 2
