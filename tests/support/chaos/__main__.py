@@ -16,11 +16,14 @@ from typing import Annotated
 import typer
 
 from chaos.mutants import MUTANTS
-from chaos.run import Plan, Run
+from chaos.run import POOL_SLOTS, Plan, Run
 from chaos.schedule import kinds_of
+from chaos.worker import LAYOUT
 from support import machine
 
 ENGINES = ("", "valkey")
+# Loads from an engine evict no page that was used in the last minute, so some have to be free.
+HOST_SLOTS = 1_024
 
 
 def known_mutant(name: str) -> str:
@@ -65,8 +68,9 @@ def main(  # noqa: PLR0913  # options
         typer.Option(callback=known_faults, help="Only these: POINT=ACTION, with commas between."),
     ] = "",
     tier1_bytes: Annotated[
-        int, typer.Option(min=4096, help="Memory of tier 1; pages have 4 KiB.")
-    ] = 128 * 4096,
+        int,
+        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 1,024 with --hosts."),
+    ] = 0,
     tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
     tier3_bytes: Annotated[
         int, typer.Option(min=0, help="The file of tier 3, which all servers have; zero: none.")
@@ -109,7 +113,7 @@ def main(  # noqa: PLR0913  # options
         mutant=mutant,
         until_all=until_all,
         until_wrong=until_wrong,
-        tier1_bytes=tier1_bytes,
+        tier1_bytes=tier1_bytes or (HOST_SLOTS if hosts > 1 else POOL_SLOTS) * LAYOUT.page_bytes,
         tier2_bytes=tier2_bytes,
         tier3_bytes=tier3_bytes,
         outlive=outlive,

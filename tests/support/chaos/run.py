@@ -90,7 +90,7 @@ class Run:
         plan = self._plan
         with ExitStack() as stack:
             log = stack.enter_context((self._folder / "workers.log").open("ab"))
-            shared = self._shared(log, stack)
+            shared = self._shared(stack)
             hosts = self._hosts(shared, log, stack)
             if hosts is None:
                 return
@@ -104,14 +104,13 @@ class Run:
                 if host.keeper.failure is None:
                     check_left(host.keeper.runtime_dir, self.tally)
 
-    def _shared(self, log: IO[bytes], stack: ExitStack) -> SharedEngine | None:
+    def _shared(self, stack: ExitStack) -> SharedEngine | None:
         plan = self._plan
         if not plan.remote:
             return None
         return SharedEngine(
             self._folder,
             plan.hosts,
-            log,
             self.tally,
             stack,
             seed=plan.seed,

@@ -19,6 +19,8 @@ PAGES = 6
 PROMPT_BYTES = PAGES * PAGE_TOKENS * TOKEN_BYTES
 # Seconds for a page to reach the other host, and for the other host to learn of a removal.
 ARRIVAL, NEWS = 2.0, 20.0
+# Seconds of an operator's call: longer than a store waits for the engine to confirm a removal.
+ADMIN = 10.0
 # Between two removals.
 PAUSE = 0.3
 # Removed prompts that are looked up again in each turn.
@@ -39,11 +41,10 @@ class Remover:
     """
 
     def __init__(
-        self, orders: Orders, here: Namespace, there: Namespace, admin: Admin, report: Report
+        self, orders: Orders, here: Namespace, there: Namespace, report: Report
     ) -> None:
         self._here = here
         self._there = there
-        self._admin = admin
         self._report = report
         self._name = orders.name
         self._chosen = random.Random(orders.seed)
@@ -53,23 +54,28 @@ class Remover:
         # Removed here, while the engine had not acknowledged it.
         self._owed: list[bytes] = []
 
-    def turn(self) -> None:
+    def turn(self, admin: Admin) -> None:
         """Removes one prompt. Raises ``StoreError`` where a store does not answer."""
-        self._settle()
+        self._settle(admin)
         self._look_again()
         tokens = self._prompt()
         if not self._insert(tokens) or not self._arrives(tokens):
             self._report.counts["removals_without_arrival"] += 1
             return
-        self._admin.evict_prefix(self._here.namespace_id, tokens)
+        answer = admin.evict_prefix(self._here.namespace_id, tokens)
+        if answer.evicted_page_count + answer.detached_page_count < PAGES:
+            # Another server runs by now, which does not have the prompt and removed nothing.
+            self._report.counts["removals_of_nothing"] += 1
+            return
         self._report.counts["removals"] += 1
         self._check(self._here, tokens, "here")
         self._owed.append(tokens)
-        self._settle()
+        self._settle(admin)
 
-    def finish(self) -> None:
+    def finish(self, admin: Admin) -> None:
         """Looks for all removed prompts, once all faults are over."""
-        self._settle()
+        self._within(NEWS, lambda: not admin.stats().remote.pending_removal_count)
+        self._settle(admin)
         if self._owed:
             self._report.finding("returned_pages", f"{len(self._owed)} removals are pending")
         for each in self._removed:
@@ -77,9 +83,9 @@ class Remover:
             if each.known_there:
                 self._check(self._there, each.tokens, "there, at the end")
 
-    def _settle(self) -> None:
+    def _settle(self, admin: Admin) -> None:
         """Checks on the other host what the engine has acknowledged since."""
-        if not self._owed or self._admin.stats().remote.pending_removal_count:
+        if not self._owed or admin.stats().remote.pending_removal_count:
             return
         owed, self._owed = self._owed, []
         for tokens in owed:
@@ -156,17 +162,17 @@ def remove(load: Load, orders: Orders, control: Control, report: Report) -> None
             for each in (orders.runtime_dir, orders.other_dir)
         ]
         here, there = (each.namespace(identity, LAYOUT) for each in clients)
-        admin = stack.enter_context(connect_admin(orders.runtime_dir, timeout=10.0))
-        remover = Remover(orders, here, there, admin, report)
+        remover = Remover(orders, here, there, report)
         while control.phase < Phase.CALM:
             if here.wait_open(LOOK) and there.wait_open(LOOK):
-                with suppress(StoreError):
-                    remover.turn()
+                with suppress(StoreError), connect_admin(orders.runtime_dir, timeout=ADMIN) as admin:
+                    remover.turn(admin)
             report.send()
             pause.wait(PAUSE)
         while control.phase < Phase.END:
             pause.wait(LOOK)
         here.wait_open(NEWS)
         there.wait_open(NEWS)
-        remover.finish()
+        with connect_admin(orders.runtime_dir, timeout=ADMIN) as admin:
+            remover.finish(admin)
         report.send()

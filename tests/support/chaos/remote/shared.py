@@ -3,7 +3,6 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 from chaos.remote.overfill import Overfill
 from chaos.remote.rig import EngineRig
@@ -22,7 +21,6 @@ class SharedEngine:
         self,
         folder: Path,
         hosts: int,
-        log: IO[bytes],
         tally: Tally,
         stack: ExitStack,
         *,
@@ -33,6 +31,7 @@ class SharedEngine:
         self._key = folder / "key"
         self._key.touch(mode=0o600)
         self._key.write_bytes(os.urandom(KEY_BYTES))
+        log = stack.enter_context((folder / "engine.log").open("ab"))
         self.rig = EngineRig(folder, hosts, log)
         stack.callback(self.rig.close)
         self._overfill = Overfill(self.rig, tally, seed=seed)
