@@ -3,6 +3,7 @@
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core and kvstore/ring
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make test-engines every remote engine, also S3, whose server alone takes a minute
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
@@ -63,7 +64,7 @@ PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-vllm kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
+.PHONY: venv demo docs test test-fast test-engines test-vllm kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -95,6 +96,10 @@ NOT_FAST := chaos e2e gpu integration unit/benchmarks \
     $(addprefix unit/worker/,attention chat demo engine model)
 test-fast: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -n 2 -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
+
+test-engines: $(STAMP)
+	@KVSTORE_S3=1 $(BIN)/pytest -n 2 --durations=5 tests/integration/test_remote_engines.py \
+	    tests/integration/test_remote_s3.py $(ARGS)
 
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:
@@ -137,7 +142,7 @@ redis:
 	@mkdir -p .tools/redis && cd .tools/redis && \
 	    { apt-get download -qq $(REDIS_PACKAGES) || { apt-get update -qq && apt-get download -qq $(REDIS_PACKAGES); }; } && \
 	    for package in *.deb; do dpkg-deb --extract $$package .; done && rm *.deb
-	@printf '#!/bin/sh\nhere=%s\nLD_LIBRARY_PATH=$$(echo $$here/usr/lib/*-linux-gnu) exec -a redis-server $$here/usr/bin/redis-server "$$@"\n' \
+	@printf '#!/bin/sh\nhere=%s\nLD_LIBRARY_PATH=$$(echo $$here/usr/lib/*-linux-gnu) exec $$here/usr/bin/redis-server "$$@"\n' \
 	    "$$PWD/.tools/redis" > .tools/redis-server && chmod +x .tools/redis-server
 	@.tools/redis-server --version
 

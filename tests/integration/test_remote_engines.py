@@ -135,7 +135,10 @@ ENGINES = {
 }
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=pytest.mark.s3) if each == "s3" else each for each in ENGINES],
+)
 def make_engine(request: pytest.FixtureRequest) -> Iterator[MakeEngine]:
     """Returns a function that connects one more engine to the same values."""
     with TemporaryDirectory(prefix="kv-") as name, ENGINES[request.param](Path(name)) as made:

@@ -47,6 +47,7 @@ class SeaweedServer:
             *(str(weed_binary()), "server", f"-dir={folder / 'data'}"),
             *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}"),
             *("-master.volumeSizeLimitMB=64", "-volume.max=64", "-master.telemetry=false"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0"),
             *(f"-{part}.port={port}" for part, port in self._ports.items()),
             *(f"-{part}.port.grpc={free_port()}" for part in PARTS),
         ]
@@ -73,23 +74,26 @@ class SeaweedServer:
     def _answers(self) -> bool:
         """Returns whether the bucket is there, and a value can be written and read."""
         filer = f"http://127.0.0.1:{self._ports['filer']}"
-        s3 = f"http://127.0.0.1:{self._ports['s3']}/{BUCKET}"
-        try:
-            # A folder of the filer is a bucket.
-            _request("POST", f"{filer}/buckets/{BUCKET}/")
-            _request("POST", f"{filer}/buckets/{BUCKET}/probe", b"x")
-            _request("GET", s3)
-        except urllib.error.HTTPError as error:
-            return error.code == 403  # it is there, and asks for keys
-        except OSError:
-            return False
-        return False
+        # A folder of the filer is a bucket. The last status asks for keys.
+        return (
+            _status("POST", f"{filer}/buckets/{BUCKET}/") in (201, 409)
+            and _status("PUT", f"{filer}/buckets/{BUCKET}/probe", b"x") == 201
+            and _status("GET", f"http://127.0.0.1:{self._ports['s3']}/{BUCKET}") == 403
+        )
 
 
-def _request(method: str, url: str, body: bytes = b"") -> None:
+def _status(method: str, url: str, body: bytes = b"") -> int:
+    """Returns the status of a request, or 0 without an answer."""
     request = urllib.request.Request(url, body or None, method=method)  # noqa: S310  # loopback
-    with urllib.request.urlopen(request, timeout=1.0) as reply:  # noqa: S310  # loopback
-        reply.read()
+    try:
+        with urllib.request.urlopen(request, timeout=5.0) as reply:  # noqa: S310  # loopback
+            reply.read()
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A server's process for a test: started, killed, stopped and started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,7 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 START_SECONDS = 60.0
+# A server is asked so often while it starts.
+PAUSE_SECONDS = 0.01
 
 
 class ServerProcess:
@@ -30,10 +35,10 @@ class ServerProcess:
             self._process = subprocess.Popen(self._command, stdout=output, stderr=output)
         end = time.monotonic() + START_SECONDS
         while not self._answers():
-            assert self.is_running, f"the server ended: {self._output.read_text()[-2000:]}"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(PAUSE_SECONDS)
+                pytest.fail(f"the server ended: {self._output.read_text()[-2000:]}")
             assert time.monotonic() < end, "the server does not answer"
-            # The other process gets this one's turn.
-            os.sched_yield()
 
     def kill(self) -> None:
         """Ends the server at once, and all that it has in memory. It may have ended before."""

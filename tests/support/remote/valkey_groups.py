@@ -309,7 +309,7 @@ def _role(server: ValkeyServer) -> bytes:
 def _follows(replica: ValkeyServer) -> bool:
     role = replica.admin("ROLE")
     assert isinstance(role, list)
-    return role[0] == b"slave" and role[3] == b"connected"
+    return bool(role[0] == b"slave" and role[3] == b"connected")
 
 
 @contextmanager
