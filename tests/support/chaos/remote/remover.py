@@ -40,9 +40,7 @@ class Remover:
     Nobody else uses its namespace, so a page found after the removal returned. One thread uses it.
     """
 
-    def __init__(
-        self, orders: Orders, here: Namespace, there: Namespace, report: Report
-    ) -> None:
+    def __init__(self, orders: Orders, here: Namespace, there: Namespace, report: Report) -> None:
         self._here = here
         self._there = there
         self._report = report
@@ -165,7 +163,10 @@ def remove(load: Load, orders: Orders, control: Control, report: Report) -> None
         remover = Remover(orders, here, there, report)
         while control.phase < Phase.CALM:
             if here.wait_open(LOOK) and there.wait_open(LOOK):
-                with suppress(StoreError), connect_admin(orders.runtime_dir, timeout=ADMIN) as admin:
+                with (
+                    suppress(StoreError),
+                    connect_admin(orders.runtime_dir, timeout=ADMIN) as admin,
+                ):
                     remover.turn(admin)
             report.send()
             pause.wait(PAUSE)

@@ -46,6 +46,15 @@ def test_a_good_report_has_nothing_wrong() -> None:
     ]
 
 
+def test_a_load_that_its_deadline_cut_is_said() -> None:
+    """Half of the shared pages are a hit on a busy machine, and the summary says how many."""
+    cut = report(row("A", 16), row("B", 16, matched_tokens=16), row("B", 0, kind=ENGINE_GONE))
+    assert hosts_verdict(cut) == []
+    assert hosts_summary(cut)[2] == (
+        "In 1 requests the deadline cut the load from the engine short."
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
@@ -68,8 +77,8 @@ def test_each_figure_has_a_sentence(changes: dict[str, object], wrong: str) -> N
             "question on B: other tokens than stock transformers'",
         ),
         (
-            (row("A", 16), row("B", 16, matched_tokens=16)),
-            "question on B: 16 tokens reused of 32 in shared pages",
+            (row("A", 16), row("B", 0, matched_tokens=0), row("B", 32)),
+            "question on B: 0 tokens reused of 32 in shared pages",
         ),
         ((row("A", 16), row("B", 0)), "host B loaded nothing from the engine"),
     ],
