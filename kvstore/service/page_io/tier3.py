@@ -76,6 +76,11 @@ class Tier3:
                 cache.write_nothing(each.number)
 
     @property
+    def remote(self) -> SlowTier | None:
+        """The tier that other hosts use too, or None."""
+        return next((each for each in self._present if each.is_shared), None)
+
+    @property
     def present(self) -> bool:
         """True if tier 3 exists. It may fail later."""
         return bool(self._present)
