@@ -78,7 +78,7 @@ class Keeper:
         self._control = control
         self._tally = tally
         self._chosen = random.Random(seed)
-        self._gap = min(gap, LONGEST_GAP)
+        self._gap = gap
         self._mutant = mutant
         self._holder = holder
         self._behind = behind

@@ -22,7 +22,7 @@ PAUSE = 0.1
 # The operator's acts by their weights, and those where hosts share an engine: there an eviction
 # makes the engine's pages of all hosts unreachable.
 ACTS = {"evict": 4.0, "pin": 3.0, "unpin": 1.0, "list": 2.0, "delete": 0.05}
-SHARED_ACTS = ACTS | {"evict": 0.06, "delete": 0.01}
+SHARED_ACTS = ACTS | {"evict": 0.01, "delete": 0.003}
 # Longer than any prefix of the load.
 MAX_TOKENS = 1024
 LIMIT = 20.0

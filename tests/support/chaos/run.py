@@ -11,7 +11,8 @@ from typing import IO, Any
 from chaos.control import Control, Phase
 from chaos.ending import check_left
 from chaos.host import Crew, Host, every
-from chaos.keeper import KINDS, KINDS_WITH_HOLDER, Keeper
+from chaos.keeper import KINDS, KINDS_WITH_HOLDER, LONGEST_GAP, Keeper
+from chaos.load import WINDOW
 from chaos.remote.hang import measure_hang
 from chaos.remote.shared import BEHIND_SECONDS, SharedEngine
 from chaos.tally import WITH_HOLDER, WITH_REMOTE, Tally
@@ -22,6 +23,11 @@ from support.succession.holder import Holder
 POOL_SLOTS, EXTENT_SLOTS = 128, 32
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
+# With several hosts, so that as many pages come from the engine as are computed.
+HOSTS_LOAD_SPEED = 8.0
+# Seconds between two faults of a server that is one of several: what travels by the engine
+# needs both ends.
+HOSTS_GAP = 6.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
 CALM_LIMIT, END_LIMIT = 90.0, 60.0
 # Seconds that a run may take longer until everything has happened.
@@ -57,6 +63,11 @@ class Plan:
     def verify_rate(self) -> float:
         """The share of matched pages that the store verifies; none where others are to see."""
         return 0.0 if self.corrupt or self.mutant else 0.05
+
+    @property
+    def load_speed(self) -> float:
+        """Requests a second by which the load's window moves on."""
+        return LOAD_SPEED if self.hosts == 1 else HOSTS_LOAD_SPEED
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:
@@ -173,6 +184,7 @@ class Run:
         kinds = KINDS if holder is None else KINDS_WITH_HOLDER
         # Each kind of fault a few times, in a short run too.
         gap = plan.minutes * 60 / (2 * len(kinds)) if plan.server_faults else 0.0
+        longest = LONGEST_GAP if plan.hosts == 1 else HOSTS_GAP
         slab, size = folder / "slab", plan.tier3_bytes
         tier_3 = ("--tier3-path", str(slab), "--tier3-bytes", str(size)) if size else ()
         settings = (
@@ -194,7 +206,7 @@ class Run:
             control,
             self.tally,
             seed=plan.seed + number,
-            gap=gap,
+            gap=min(gap, longest),
             mutant=plan.mutant,
             holder=holder,
             behind=BEHIND_SECONDS if number else 0.0,
@@ -211,8 +223,10 @@ class Run:
             if self._plan.remote:
                 host.fleet.start("remover")
         while self._goes_on(passed := time.monotonic() - begun):
-            for host in hosts:
-                host.control.begun = start + int(passed * LOAD_SPEED)
+            for number, host in enumerate(hosts):
+                # Each host asks for what the one before it computed a while ago.
+                place = start + int(passed * self._plan.load_speed) - number * WINDOW
+                host.control.begun = max(place, 0)
                 host.fleet.refill(self._plan.workers)
             self._step(hosts)
 

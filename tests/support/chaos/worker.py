@@ -33,6 +33,8 @@ LOOK = 0.1
 HELD = 5
 # Pages to an insert.
 STEP = 3
+# Tokens a second, where hosts share an engine: computing takes longer than a load on a busy machine.
+SLOW_PREFILL = 20
 # Between two looks at what another computes, and after a failure, in seconds.
 YIELD = 0.01
 
@@ -219,6 +221,8 @@ def serve(load: Load, orders: Orders, control: Control, report: Report) -> None:
     """Be a light worker until the end."""
     with Client(orders.runtime_dir, config_of(orders)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
+        if orders.other_dir:
+            namespace.prefill_tokens_per_second = SLOW_PREFILL
         LightWorker(namespace, load, orders, control, report).serve()
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from chaos.load import PAGE_TOKENS
 from chaos.remote.rig import EngineRig
 from chaos.tally import Tally
-from chaos.worker import LAYOUT
+from chaos.worker import LAYOUT, SLOW_PREFILL
 from kvstore.v1 import store_pb2
 from kvstore_client import Admin, Client, ClientConfig, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.testing import wait_until
@@ -36,6 +36,8 @@ class HangProbe:
         client = stack.enter_context(Client(runtime_dir, config))
         self._admin: Admin = stack.enter_context(connect_admin(runtime_dir))
         self._namespace: Namespace = client.namespace(IDENTITY, LAYOUT)
+        # It asks the engine, however slow that was.
+        self._namespace.prefill_tokens_per_second = SLOW_PREFILL
         self._tally = tally
         self._chosen = random.Random(seed)
 

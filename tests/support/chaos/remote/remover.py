@@ -10,15 +10,20 @@ from typing import NamedTuple
 from chaos.control import Control, Phase
 from chaos.load import PAGE_TOKENS, Load
 from chaos.report import Report
-from chaos.worker import LAYOUT, LOOK, Orders, config_of
+from chaos.worker import LAYOUT, LOOK, SLOW_PREFILL, Orders, config_of
 from kvstore_client import Admin, Client, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import StoreError
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 
 PAGES = 6
-PROMPT_BYTES = PAGES * PAGE_TOKENS * TOKEN_BYTES
+PAGE_BYTES = PAGE_TOKENS * TOKEN_BYTES
+PROMPT_BYTES = PAGES * PAGE_BYTES
 # Seconds for a page to reach the other host, and for the other host to learn of a removal.
-ARRIVAL, NEWS = 2.0, 20.0
+ARRIVAL, NEWS = 7.0, 30.0
+# A store does not ask again within two seconds for a page that the engine did not have.
+ASK_AGAIN = 2.2
+# Until the engine has a page, if all goes well.
+ON_ITS_WAY = 0.5
 # Seconds of an operator's call: longer than a store waits for the engine to confirm a removal.
 ADMIN = 10.0
 # Between two removals.
@@ -60,7 +65,8 @@ class Remover:
         if not self._insert(tokens) or not self._arrives(tokens):
             self._report.counts["removals_without_arrival"] += 1
             return
-        answer = admin.evict_prefix(self._here.namespace_id, tokens)
+        # The first page, and with it all that continue it.
+        answer = admin.evict_prefix(self._here.namespace_id, tokens[:PAGE_BYTES])
         if answer.evicted_page_count + answer.detached_page_count < PAGES:
             # Another server runs by now, which does not have the prompt and removed nothing.
             self._report.counts["removals_of_nothing"] += 1
@@ -110,6 +116,7 @@ class Remover:
 
     def _arrives(self, tokens: bytes) -> bool:
         """Returns whether the other host finds the prompt, which it gets from the engine alone."""
+        self._pause.wait(ON_ITS_WAY)
         return self._within(ARRIVAL, lambda: self._found(self._there, tokens) > 0)
 
     def _learns(self, tokens: bytes) -> bool:
@@ -142,7 +149,7 @@ class Remover:
         while not condition():
             if time.monotonic() > until:
                 return False
-            self._pause.wait(LOOK)
+            self._pause.wait(ASK_AGAIN)
         return True
 
     def _prompt(self) -> bytes:
@@ -160,6 +167,7 @@ def remove(load: Load, orders: Orders, control: Control, report: Report) -> None
             for each in (orders.runtime_dir, orders.other_dir)
         ]
         here, there = (each.namespace(identity, LAYOUT) for each in clients)
+        here.prefill_tokens_per_second = there.prefill_tokens_per_second = SLOW_PREFILL
         remover = Remover(orders, here, there, report)
         while control.phase < Phase.CALM:
             if here.wait_open(LOOK) and there.wait_open(LOOK):
