@@ -69,7 +69,6 @@ def view_of(store: KVStore, health: Health, owner: OwnerProbe, clock: Clock) -> 
         tier_bytes=store.tier_bytes,
         moves=store.mover.ledger.read(),
         tier3=store.tier3.use(),
-        remote=None if store.tier3.remote is None else store.tier3.remote.use(),
         calls={
             (lane, method, outcome): counts
             for lane, times in store.call_times.items()

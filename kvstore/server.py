@@ -465,9 +465,9 @@ def _check_remote(store: KVStore, clock: Clock, stack: ExitStack) -> None:
 
     Health does not watch it, since the engine may be away.
     """
-    remote = store.tier3.remote
-    if remote is not None and remote.about is not None:
-        checks = RemoteChecks(remote.about, clock=clock, interval=REMOTE_CHECK_SECONDS)
+    about = store.tier3.about
+    if about is not None:
+        checks = RemoteChecks(about, clock=clock, interval=REMOTE_CHECK_SECONDS)
         checks.start()
         stack.callback(checks.close)
 

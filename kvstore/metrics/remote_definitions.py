@@ -8,7 +8,7 @@ from kvstore.metrics.scrape import (
     REMOTE_LOOKS,
     REMOTE_REFUSALS,
     REMOTE_REJECTIONS,
-    REMOTE_STATE,
+    REMOTE_STORE,
 )
 from kvstore.service.page_io.slow_tier import TierState
 
@@ -18,7 +18,7 @@ OF_REMOTE: Final = (
         "1 while the engine takes and gives pages, 0 while it is away or has not confirmed a "
         "removal. Without a remote tier none of these is shown.",
         "0: `kvstore-ctl doctor` says why; requests compute meanwhile.",
-        REMOTE_STATE.each(lambda state: state is TierState.OPEN),
+        REMOTE_STORE.each(lambda use: use.tier.state is TierState.OPEN),
     ),
     counter(
         "kvstore_remote_looks_total",
@@ -33,6 +33,24 @@ OF_REMOTE: Final = (
         "Seconds of all lookups.",
         "Over the lookups more than a few milliseconds: the engine is far or busy.",
         REMOTE.each(lambda use: use.look_seconds),
+    ),
+    counter(
+        "kvstore_remote_loads_total",
+        "Loads for matches: begun (`loaded`), no longer waited for (`late`), or not worth their "
+        "time (`declined`).",
+        "Mostly `declined`: the engine is slower than prefill; sizing.md. `late`: it is slow now.",
+        REMOTE_STORE.split(
+            "outcome",
+            loaded=lambda use: use.loads.load_count,
+            late=lambda use: use.loads.late_count,
+            declined=lambda use: use.loads.declined_count,
+        ),
+    ),
+    gauge(
+        "kvstore_remote_load_bytes_per_second",
+        "Bytes a second that loads came with lately; 0 before the first.",
+        "Below the break-even of sizing.md: computing is faster.",
+        REMOTE_STORE.each(lambda use: use.loads.bandwidth),
     ),
     counter(
         "kvstore_remote_read_pages_total",

@@ -67,7 +67,7 @@ class Rows(Generic[T]):
 
 def _remote(view: View) -> list[tuple[Labels, RemoteUse]]:
     """Returns the one row of the remote tier, or none without one."""
-    use = None if view.remote is None else view.remote.remote
+    use = None if view.tier3.remote is None else view.tier3.remote.tier.remote
     return [] if use is None else [((), use)]
 
 
@@ -154,9 +154,10 @@ REMOTE_REJECTIONS: Final = Rows(
         for why, count in use.rejected_pages.items()
     ),
 )
-# The state says also if a removal is not confirmed.
-REMOTE_STATE: Final = Rows(
-    "", lambda scrape: [] if scrape.view.remote is None else [((), scrape.view.remote.state)]
+# With its state, which says also if a removal is not confirmed, and its loads.
+REMOTE_STORE: Final = Rows(
+    "",
+    lambda scrape: [] if scrape.view.tier3.remote is None else [((), scrape.view.tier3.remote)],
 )
 # No rows without a holder.
 SUCCESSION: Final = Rows(

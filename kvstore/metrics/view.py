@@ -7,7 +7,6 @@ from kvstore.core.stats import Stats
 from kvstore.service.call_durations import DurationCounts
 from kvstore.service.event_watches import EventUse
 from kvstore.service.page_io.memory_mover import MoveCounts
-from kvstore.service.page_io.slow_tier import TierUse
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.succession.store_succession import SuccessionUse
@@ -31,8 +30,6 @@ class View(NamedTuple):
     # By source and target tier.
     moves: Mapping[tuple[int, int], MoveCounts]
     tier3: Tier3Use
-    # None without a remote tier.
-    remote: TierUse | None
     # By path, method and outcome.
     calls: Mapping[tuple[str, str, str], DurationCounts]
     # None without a holder.

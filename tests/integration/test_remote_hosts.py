@@ -131,9 +131,7 @@ def test_a_host_that_only_reads_writes_nothing(hosts: Hosts) -> None:
         assert acquired.reservation is not None
         for number, page in enumerate(acquired.reservation.pages):
             reader.open().page(page)[:] = page_bytes(OTHER, number)
-        acquired.reservation.insert(
-            OTHER[: PAGES * LAYOUT.page_tokens], position=0
-        )
+        acquired.reservation.insert(OTHER[: PAGES * LAYOUT.page_tokens], position=0)
     writer.publish(THIRD)
     assert reader.remote.written_page_count == 0
     assert len(set(values_of(hosts.engine, "kv1/*")) - names) == PAGES

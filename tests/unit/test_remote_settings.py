@@ -46,7 +46,7 @@ def test_an_address_may_have_any_form(url: str) -> None:
 def test_a_password_in_an_address_is_refused_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, place: str
 ) -> None:
-    """Whoever sees the log does not see the password, wherever the address came from."""
+    """The log does not have the password, wherever the address came from."""
     flags: list[str] = []
     if place == "flag":
         flags = ["--remote-url", url]

@@ -35,9 +35,10 @@ def remote_table(remote: store_pb2.RemoteStats) -> Table:
         ),
         "pages not written": _reasons(remote.refused_pages),
         "values rejected": _reasons(remote.rejected_pages),
-        "loads, MiB a second (declined)": (
-            f"{remote.bytes_per_second / MEBIBYTE:.0f} ({remote.declined_load_count})"
+        "loads, late, declined": (
+            f"{remote.load_count}, {remote.late_load_count}, {remote.declined_load_count}"
         ),
+        "loads, MiB a second": f"{remote.bytes_per_second / MEBIBYTE:.0f}",
         "times away": _with(str(remote.away_count), remote.reason),
         "removals not confirmed": remote.pending_removal_count,
     }

@@ -55,14 +55,15 @@ class StoreServicer:
 
     def GetStats(self, request: pb.GetStatsRequest, call: Call) -> pb.GetStatsResponse:
         """Answers a snapshot, in parts if it is large."""
+        use = self._store.tier3.use()
         return report.stats_message(
             self._store.stats(call.who),
             uptime=self._store.uptime(),
             requests=self._store.traffic.requests,
-            tier_3=tier_3_message(self._store.tier3.use(), whole=call.who.admin),
+            tier_3=tier_3_message(use, whole=call.who.admin),
             tier_bytes=self._store.tier_bytes if call.who.admin else {},
             succession=succession_message(self._store.succession.use(), whole=call.who.admin),
-            remote=remote_message(self._store.tier3.remote, whole=call.who.admin),
+            remote=remote_message(use.remote, self._store.tier3.about, whole=call.who.admin),
         )
 
     def OpenNamespace(

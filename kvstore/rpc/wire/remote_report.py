@@ -6,7 +6,8 @@ from kvstore.remote.finding import FindingKind
 from kvstore.remote.remote_use import LookAnswer, RemoteUse
 from kvstore.rpc.wire.report import duration
 from kvstore.service.page_io.remote_about import RemoteAbout
-from kvstore.service.page_io.slow_tier import SlowTier, TierState
+from kvstore.service.page_io.slow_tier import TierState
+from kvstore.service.page_io.tier3 import PageStoreUse
 from kvstore.v1 import store_pb2
 
 STATES = {
@@ -21,21 +22,26 @@ KINDS = {
 }
 
 
-def remote_message(tier: SlowTier | None, *, whole: bool) -> store_pb2.RemoteStats | None:
-    """Returns the counters of the remote tier, or None without one.
+def remote_message(
+    use: PageStoreUse | None, about: RemoteAbout | None, *, whole: bool
+) -> store_pb2.RemoteStats | None:
+    """Returns the counters of the remote tier and the facts ``about`` it, or None without one.
 
     Has its state alone unless ``whole``, for all tenants share it.
     """
-    if tier is None:
+    if use is None:
         return None
-    use = tier.use()
-    message = store_pb2.RemoteStats(state=STATES[use.state])
+    message = store_pb2.RemoteStats(state=STATES[use.tier.state])
     if not whole:
         return message
-    if use.remote is not None:
-        _count(message, use.remote)
-    if tier.about is not None:
-        _describe(message, tier.about)
+    if use.tier.remote is not None:
+        _count(message, use.tier.remote)
+    if about is not None:
+        _describe(message, about)
+    message.bytes_per_second = use.loads.bandwidth
+    message.load_count = use.loads.load_count
+    message.late_load_count = use.loads.late_count
+    message.declined_load_count = use.loads.declined_count
     return message
 
 

@@ -44,6 +44,8 @@ class Host:
         """Returns the namespace, opened by a client that is new at the first call."""
         if self.client is None:
             self.client, self._namespace = open_client(self.store.runtime_dir)
+            # So slow a model that each load is worth its time, however busy the machine is.
+            self._namespace.prefill_tokens_per_second = 1.0
         return self._namespace
 
     @property

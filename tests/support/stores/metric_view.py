@@ -26,7 +26,6 @@ def view_of(store: KVStore) -> View:
         tier_bytes=store.tier_bytes,
         moves=store.mover.ledger.read(),
         tier3=store.tier3.use(),
-        remote=None if store.tier3.remote is None else store.tier3.remote.use(),
         calls={
             (lane, *key): counts
             for lane, times in store.call_times.items()

@@ -7,8 +7,10 @@ from page_stores.memory_page_store import MemoryPageStore
 from kvstore.remote.finding import Finding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
+from kvstore.service.page_io.load_source import LoadUse
 from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.slow_tier import SlowTier
+from kvstore.service.page_io.tier3 import PageStoreUse
 from kvstore.storage.page_store import StoreFacts, StoreState
 from kvstore.v1 import store_pb2
 
@@ -33,6 +35,7 @@ USE = RemoteUse(
     latency=0.0365,
     writes_stopped=True,
 )
+LOADS = LoadUse(load_count=1, declined_count=2, late_count=3, bandwidth=4.5)
 FINDING = Finding(FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it")
 
 
@@ -51,13 +54,19 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def tier(store: CountingStore) -> SlowTier:
-    """Provides a remote tier, whose engine has told its settings."""
+def about() -> RemoteAbout:
+    """Provides the facts about an engine that has told its settings."""
     about = RemoteAbout(
         "valkeys://cache", key_id=b"\x01\x02\x03\x04", writes="through", find=lambda: [FINDING]
     )
     about.ask_engine()
-    return SlowTier(store, about=about)
+    return about
+
+
+def use_of(store: CountingStore) -> PageStoreUse:
+    """Returns the use of a tier over a page store, with some loads."""
+    tier = SlowTier(store)
+    return PageStoreUse(tier.kind, tier.use(), LOADS)
 
 
 def unset(message: Message) -> set[str]:
@@ -66,12 +75,12 @@ def unset(message: Message) -> set[str]:
     return {field.name for field in message.DESCRIPTOR.fields} - listed
 
 
-def test_an_admin_sees_every_count(tier: SlowTier) -> None:
+def test_an_admin_sees_every_count(store: CountingStore, about: RemoteAbout) -> None:
     """Each field has the value of one count."""
-    message = remote_message(tier, whole=True)
+    message = remote_message(use_of(store), about, whole=True)
     assert message is not None
-    # The loads are those of the loader, which is not here.
-    assert unset(message) == {"bytes_per_second", "declined_load_count"}
+    assert unset(message) == set()
+    assert (message.load_count, message.late_load_count, message.declined_load_count) == (1, 3, 2)
     assert message.state == store_pb2.RemoteStats.STATE_OPEN
     assert (message.hit_look_count, message.failed_look_count) == (1, 5)
     assert {each.reason: each.count for each in message.rejected_pages} == {
@@ -86,19 +95,19 @@ def test_an_admin_sees_every_count(tier: SlowTier) -> None:
     assert message.findings[0].kind == store_pb2.EngineFinding.KIND_PROMISE
 
 
-def test_a_tenant_sees_the_state_alone(tier: SlowTier) -> None:
+def test_a_tenant_sees_the_state_alone(store: CountingStore, about: RemoteAbout) -> None:
     """All tenants share the tier, and its engine's address is not theirs."""
-    message = remote_message(tier, whole=False)
+    message = remote_message(use_of(store), about, whole=False)
     assert message == store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_OPEN)
 
 
-def test_an_engine_that_is_away_is_no_failure(tier: SlowTier, store: CountingStore) -> None:
+def test_an_engine_that_is_away_is_no_failure(store: CountingStore) -> None:
     """It comes back by itself."""
     store.state = StoreState.AWAY
-    message = remote_message(tier, whole=False)
+    message = remote_message(use_of(store), None, whole=False)
     assert message == store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_AWAY)
 
 
 def test_a_store_without_the_tier_says_nothing() -> None:
     """The field is absent, as in an older server."""
-    assert remote_message(None, whole=True) is None
+    assert remote_message(None, None, whole=True) is None

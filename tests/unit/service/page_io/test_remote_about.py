@@ -1,4 +1,4 @@
-"""What an engine told of its settings, and when."""
+"""Findings of an engine, and the time from which they count."""
 
 from collections.abc import Iterator
 
