@@ -23,7 +23,7 @@ from support import machine
 
 ENGINES = ("", "valkey")
 # Loads from an engine evict no page that was used in the last minute, so some have to be free.
-HOST_SLOTS = 1_024
+HOST_SLOTS = 4_096
 
 
 def known_mutant(name: str) -> str:
@@ -69,7 +69,7 @@ def main(  # noqa: PLR0913  # options
     ] = "",
     tier1_bytes: Annotated[
         int,
-        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 1,024 with --hosts."),
+        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 4,096 with --hosts."),
     ] = 0,
     tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
     tier3_bytes: Annotated[
