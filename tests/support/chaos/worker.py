@@ -33,7 +33,7 @@ LOOK = 0.1
 HELD = 5
 # Pages to an insert.
 STEP = 3
-# Tokens a second, where hosts share an engine: computing takes longer than a load on a busy machine.
+# Tokens a second, where hosts share an engine: computing takes longer than a load.
 SLOW_PREFILL = 20
 # Between two looks at what another computes, and after a failure, in seconds.
 YIELD = 0.01
