@@ -33,7 +33,7 @@ TOKENS_CAPTION: Final = (
 
 
 class TableText(NamedTuple):
-    """What is written above and below a table."""
+    """The text above and below a table."""
 
     title: str
     caption: str

@@ -1,1 +1,1 @@
-"""What a chaos run of several hosts has beside: the engine that they share, and its faults."""
+"""The engine that several hosts of a chaos run share, its faults, and those who check it."""
