@@ -6,9 +6,9 @@
     removals, reviser ── controls ───────┴── engine calls ── engine
                                               breaker, probe
 
-The engine is slow, forgets, and is often away. Whoever asks waits until its deadline at most, and
-gets nothing while the breaker is open. What was removed is not found again by any host, whatever
-the engine brings back: ``history`` has the revisions by which hosts see it.
+The engine may be slow, lose values, or be away. A call waits until its deadline at most, and fails
+at once while the breaker is open. No host finds removed pages again, also if the engine restores
+them: ``history`` has the revisions by which hosts notice.
 """
 
 import time
