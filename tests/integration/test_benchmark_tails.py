@@ -8,7 +8,7 @@ from processes.benchmark_process import run_benchmark
 def test_the_benchmark_prints_one_json_document() -> None:
     """Each call has figures of all ways, from its time in the schedule, and their ratios."""
     arguments = ("--json", "--floor", "--rounds", "1", "--seconds", "1.5", "--calls", "100")
-    document = json.loads(run_benchmark("tails", *arguments))
+    document = json.loads(run_benchmark("tails", *arguments, timeout=300))
     assert {"machine", "load_average", "method", "trees"} < set(document)
     here = document["trees"]["here"]
     for way in ("alone", "busy", "floor"):
