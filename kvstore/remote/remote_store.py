@@ -25,7 +25,7 @@ from kvstore.remote.errors import RemoteError
 from kvstore.remote.expiry import EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.history.removals import RemoteRemovals
 from kvstore.remote.history.reviser import Reviser
 from kvstore.remote.history.shard_revisions import ShardRevisions
@@ -138,7 +138,7 @@ class RemoteStore:
         settings, clock = self._settings, self._clock
         codec = RevisionCodec(secret)
         journal = RemovalJournal(state_folder, ttl_seconds=settings.ttl_seconds)
-        self._namespaces = NamespaceRecords(journal)
+        self._namespaces = RemoteNamespaces(journal)
         self._controls = Controls(self._calls, self._names, codec, ttl_seconds=settings.ttl_seconds)
         self._gate = ShardRevisions(self._namespaces, self._controls, codec, writes=settings.writes)
         self._removals = RemoteRemovals(

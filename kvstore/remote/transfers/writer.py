@@ -9,7 +9,7 @@ import structlog
 
 from kvstore.remote.errors import Reaction, RemoteError
 from kvstore.remote.expiry import Expiry
-from kvstore.remote.history.namespace_records import NamespaceRecord
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.remote.liveness.write_pace import WritePace
 from kvstore.remote.names import RemotePage
