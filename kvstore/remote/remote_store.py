@@ -24,6 +24,7 @@ from kvstore.remote.engine import RemoteEngine
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.expiry import EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
+from kvstore.remote.history.corruption_limit import CorruptionLimit
 from kvstore.remote.history.journal import RemovalJournal
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.history.removals import RemoteRemovals
@@ -212,6 +213,7 @@ class RemoteStore:
 
     def _start(self) -> None:
         self._failures = 0
+        self._corruption = CorruptionLimit(self._clock)
         # The attribute changes: the store's user sets it after this.
         self._reviser.revised = lambda namespace: self.revised(namespace)  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
@@ -361,6 +363,29 @@ class RemoteStore:
         answers = _Answers(done, len(namespaces), self._call)
         for each in namespaces:
             self.remove_namespace(each, answers.take)
+
+    def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Deletes pages by name, and removes their namespaces once in ten minutes at most.
+
+        A host on which many pages changed writes no more.
+        """
+        self._writer.faults.add()
+        namespaces = {each.namespace for each in keys}
+        answers = _Answers(done, len(namespaces), self._call)
+        for namespace in namespaces:
+            if self._corruption.take(namespace):
+                self.remove_namespace(namespace, answers.take)
+            else:
+                spoilt = [each for each in keys if each.namespace == namespace]
+                self._delete(namespace, self._lineage.descendants(spoilt), answers.take)
+
+    def _delete(self, namespace: bytes, keys: Sequence[PageKey], done: Done) -> None:
+        """Deletes pages by the names that they have under the known revisions."""
+        self._lineage.note_absent(keys)
+        with self._namespaces.record(namespace) as record:
+            live = {shard: record.known[shard] for shard in record.live}
+        keys = [each for each in keys if self._page_names.shard(each) in live]
+        self._upkeep.unlink(self._page_names.names(keys, live), done)
 
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
         """Removes every page of a namespace, as ``remove`` does."""
@@ -524,6 +549,8 @@ class RemoteStore:
     def _tick(self) -> None:
         """Works each second."""
         self._writer.drop_old()
+        for namespace in self._corruption.due():
+            self.remove_namespace(namespace, lambda _: None)
         failures = self._breaker.failure_count
         # A connection that broke may lead to an engine that forgot a removal.
         if failures != self._failures and not self._breaker.is_open:

@@ -97,10 +97,33 @@ class Lineage:
                 aged += (Aged(each.key, each.depth) for each in reversed(line))
             return aged
 
+    def descendants(self, keys: Sequence[PageKey]) -> list[PageKey]:
+        """Returns pages and all that are known to come after them, in any order.
+
+        Costs a step for each page in memory.
+        """
+        with self._mutex:
+            children: dict[PageKey, list[PageKey]] = {}
+            for key, page in self._pages.items():
+                if page.parent is not None:
+                    children.setdefault(page.parent, []).append(key)
+            found = dict.fromkeys(self._as_known(each) for each in keys)
+            left = list(found)
+            while left:
+                new = [each for each in children.get(left.pop(), ()) if each not in found]
+                found.update(dict.fromkeys(self._as_known(each) for each in new))
+                left += new
+            return list(found)
+
     def note_written(self, key: PageKey, bucket: int) -> None:
         """Notes that a page was written in a bucket, which gave it its expiry."""
         with self._mutex:
             self._page(key).bucket = bucket
+
+    def _as_known(self, key: PageKey) -> PageKey:
+        """Returns a key with the segment under which the page was noted."""
+        known = self._pages.get(key)
+        return key if known is None else known.key
 
     def _line(self, key: PageKey, bucket: int) -> Iterator[_Page]:
         at: _Page | None = self._pages.get(key)
