@@ -14,7 +14,16 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from kvstore import tracing
-from kvstore.core import Caller, Grant, Match, MatchOptions, PrefixCache, Sequence
+from kvstore.core import (
+    Caller,
+    Grant,
+    Identity,
+    Match,
+    MatchOptions,
+    Prefetched,
+    PrefixCache,
+    Sequence,
+)
 from kvstore.core.tiers.moves import Move
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection, PageCheck
@@ -191,6 +200,17 @@ class Matching:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
                 return _with_tier_3(match, part) if part.end else match, grant
+
+    def prefetch(
+        self, who: Caller | Identity, namespace_id: bytes, sequence: Sequence
+    ) -> Prefetched:
+        """Begins to load what tier 3 has of a sequence, and returns what a match would find.
+
+        Waits for no load, evicts and pins nothing, and counts nothing. ``who`` is a lease, or an
+        operator, whose sequence has no base. Raises StoreDraining, besides the errors of the core.
+        """
+        self._leases.require_open()
+        return self._tier3.loader.prefetch(who, namespace_id, sequence)
 
     def _bring(
         self,

@@ -55,7 +55,8 @@ TWINS: Final = frozenset(
         # The client's side of a thing of the store, with the name that its users know.
         *("EventWatch", "Hold", "InFlight", "Inserted", "Match", "Namespace", "PrefixCache"),
         *("NamespaceIdentity", "OpaqueContent", "PageLayout", "PagedContent", "Reservation"),
-        *("GroupInsert", "GroupPages", "GroupWindow", "ReuseHint", "RuntimeDir", "Source"),
+        *("GroupInsert", "GroupPages", "GroupWindow", "Prefetched", "ReuseHint", "RuntimeDir"),
+        "Source",
         # The worker's own pages, without a store.
         "PageRef",
         # Memory that the server exports and the client maps, and CUDA on both sides.

@@ -202,6 +202,18 @@ class Match(NamedTuple):
     remote_loaded_token_count: int = 0
 
 
+class Prefetched(NamedTuple):
+    """The tokens of a sequence's whole pages, by what a match would find of them.
+
+    ``memory_token_count`` are in memory. The next ``loading_token_count`` are being loaded. Then
+    tier 3 is known to have ``declined_token_count`` more, which are not loaded now.
+    """
+
+    memory_token_count: int = 0
+    loading_token_count: int = 0
+    declined_token_count: int = 0
+
+
 @dataclass(frozen=True)
 class Peeked:
     """The prefix that a match would cover: tokens in place, their pages by tier, tokens to copy.

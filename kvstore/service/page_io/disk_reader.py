@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from threading import Lock
 
-from kvstore.core import Caller, Identity, MatchOptions, PrefixCache, Sequence
+from kvstore.core import Caller, Identity, MatchOptions, Prefetched, PrefixCache, Sequence
 from kvstore.core.pool.arena import Arena
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
@@ -92,19 +92,20 @@ class Loader:
                 _repeat(self._groups.bring, call)
         return call.part()
 
-    def prefetch(self, caller: Caller | Identity, namespace_id: bytes, sequence: Sequence) -> int:
+    def prefetch(
+        self, caller: Caller | Identity, namespace_id: bytes, sequence: Sequence
+    ) -> Prefetched:
         """Begins to load a sequence's pages that only tier 3 has, and waits for none of them.
 
-        Takes FREE slots alone, and pins nothing. Returns the number of tokens that it began to
-        load, in whole pages. Pages that a load under way brings do not count. A lease's prefetches
-        load at most ``Limits.max_prefetch_bytes`` at a time. Those of callers without a lease
-        share one such bound for each tenant. Raises the errors of a match.
+        Takes FREE slots alone, and pins nothing. Returns what is in memory, what is being loaded
+        by this call or another one, and what is not. A lease's prefetches load at most
+        ``Limits.max_prefetch_bytes`` at a time. Those of callers without a lease share one such
+        bound for each tenant. Raises the errors of a match.
         """
-        if not self._may_have_any():
-            return 0
         until = self._parts.clock() + PREFETCH_LOOK
         call = LoadCall(caller, namespace_id, sequence, None, LoadTerms(until, until))
-        return self._paths.prefetch(call) * call.page_tokens
+        self._paths.prefetch(call)
+        return call.prefetched()
 
     def _may_have_any(self) -> bool:
         return any(each.usable() is not None for each in self._sources.values())

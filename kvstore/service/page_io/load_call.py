@@ -5,7 +5,7 @@ from math import inf
 from threading import Condition
 from typing import NamedTuple
 
-from kvstore.core import Caller, Identity, MatchOptions, Sequence
+from kvstore.core import Caller, Identity, MatchOptions, Prefetched, Sequence
 from kvstore.core.tiers.disk_reads import Source
 from kvstore.service.clock import Clock
 
@@ -63,7 +63,8 @@ class LoadCall:
     ``page_tokens`` are the tokens of a page of its namespace, 0 until that was found. ``first`` is
     the end of its path's cached pages as it came, in pages. ``found_end`` is the end
     of the pages that tier 3 has, and ``shared_start`` the first of them that a shared page store
-    has. ``awaited`` are the sources of the load of another call that it waited for.
+    has. ``awaited`` are the sources of the load of another call that it waited for, and a prefetch
+    has ``loading_end``, the end of the pages that are being loaded.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class LoadCall:
         self.first: int | None = None
         self.found_end = 0
         self.shared_start: int | None = None
+        self.loading_end = 0
         self.awaited: Items[Source] = ()
 
     @property
@@ -97,9 +99,9 @@ class LoadCall:
         return caller.tenant if isinstance(caller, Identity) else caller.identity.tenant
 
     @property
-    def holder(self) -> bytes | str:
+    def holder(self) -> tuple[str, bytes]:
         """The holder of what it prefetches: its lease, or without one its tenant."""
-        return self.caller.tenant if isinstance(self.caller, Identity) else self.caller.lease_id
+        return self.tenant, b"" if isinstance(self.caller, Identity) else self.caller.lease_id
 
     @property
     def speed(self) -> int:
@@ -132,6 +134,13 @@ class LoadCall:
             return NO_PART
         shared = None if self.shared_start is None else self.shared_start * page_tokens
         return DiskPart(self.first * page_tokens, self.found_end * page_tokens, shared)
+
+    def prefetched(self) -> Prefetched:
+        """Returns what a prefetch found, in tokens."""
+        first = 0 if self.first is None else self.first
+        loading = max(self.loading_end, first)
+        pages = first, loading - first, max(self.found_end - loading, 0)
+        return Prefetched(*(count * self.page_tokens for count in pages))
 
 
 class LoadProgress:

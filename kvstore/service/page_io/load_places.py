@@ -72,9 +72,9 @@ class ByteBudget:
     def __init__(self, most: int) -> None:
         self._most = most
         self._mutex = Lock()
-        self._used: Counter[bytes | str] = Counter()
+        self._used: Counter[tuple[str, bytes]] = Counter()
 
-    def take(self, holder: bytes | str, count: int, size: int) -> int:
+    def take(self, holder: tuple[str, bytes], count: int, size: int) -> int:
         """Takes room for ``count`` pieces of ``size`` bytes, or for as many as fit.
 
         Returns for how many.
@@ -84,7 +84,7 @@ class ByteBudget:
             self._used[holder] += fit * size
         return fit
 
-    def give_back(self, holder: bytes | str, size: int) -> None:
+    def give_back(self, holder: tuple[str, bytes], size: int) -> None:
         """Gives back so many bytes."""
         with self._mutex:
             self._used[holder] -= size

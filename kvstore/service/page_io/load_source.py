@@ -58,10 +58,16 @@ class _Counts:
 
 
 class LoadSource:
-    """A page store of tier 3 as a source of pages. Thread-safe; only ``look`` waits for it."""
+    """A page store of tier 3 as a source of pages. Thread-safe; only ``look`` waits for it.
+
+    The core knows it by its ``number``. Other hosts use one that ``is_shared`` too, so it is on
+    another machine.
+    """
 
     def __init__(self, tier: SlowTier, clock: Clock) -> None:
         self.tier = tier
+        self.number = tier.number
+        self.is_shared = tier.is_shared
         self.waiting = Places(MOST_WAITING)
         self.looking = Places(MOST_LOOKING)
         self._clock = clock
@@ -69,16 +75,6 @@ class LoadSource:
         prior = 0.0 if tier.page_store is None else tier.page_store.facts.look_seconds
         self._decision = LoadDecision(look_seconds=prior)
         self._counts = _Counts()
-
-    @property
-    def number(self) -> int:
-        """The number by which the core knows the page store."""
-        return self.tier.number
-
-    @property
-    def is_shared(self) -> bool:
-        """True if other hosts use the page store too, so that it is on another machine."""
-        return self.tier.is_shared
 
     def usable(self) -> PageStore | None:
         """Returns the page store if it may have pages now."""
@@ -122,16 +118,20 @@ class LoadSource:
         return worth
 
     def look(self, namespace: bytes, names: Iterable[PageName], most: int, deadline: float) -> int:
-        """Returns how many of the first ``most`` pages it has, up to the first that it lacks."""
+        """Returns how many pages it has, up to the first that it lacks.
+
+        A shared one is asked for the first ``most`` pages alone.
+        """
+        if not self.is_shared:
+            return self.tier.look(namespace, names, deadline)
         begun = self._clock()
         count = self.tier.look(namespace, islice(names, most), deadline)
-        if self.is_shared:
-            now = self._clock()
-            with self._mutex:
-                is_late = now >= deadline
-                self._decision.observe_look(now - begun, now, is_late=is_late)
-                self._counts.looks += 1
-                self._counts.late_looks += is_late
+        now = self._clock()
+        is_late = now >= deadline
+        with self._mutex:
+            self._decision.observe_look(now - begun, now, is_late=is_late)
+            self._counts.looks += 1
+            self._counts.late_looks += is_late
         return count
 
     def worth_loading(self, wanted: Wanted, speed: int) -> bool:

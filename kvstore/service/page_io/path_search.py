@@ -43,13 +43,12 @@ class PathSearch:
         with parts.mutex:
             located = self._locate(call)
             namespace = parts.cache.namespaces[call.namespace_id]
-            held = HeldPlaces(call.tenant, is_alone=len(parts.cache.table.tenants) <= 1)
             joined = self._joined(namespace, located)
         call.page_tokens = namespace.layout.page_tokens
         call.stand_at(located.end, self._shared)
         if not located.page_count:
             return False
-        with held:
+        with self._places(call) as held:
             load, is_joined = joined, True
             if load is None:
                 load, is_joined = self._begin(call, located, namespace.layout, held)
@@ -65,20 +64,27 @@ class PathSearch:
                 call.stand_at(located.end + located.page_count, self._shared)
         return is_joined and is_over
 
-    def prefetch(self, call: LoadCall) -> int:
-        """Begins to load pages of a call's path; returns how many. Raises the errors of a match."""
+    def prefetch(self, call: LoadCall) -> None:
+        """Begins to load pages of a call's path. Raises the errors of a match."""
         parts = self._parts
         with parts.mutex:
             located = self._locate(call)
             namespace = parts.cache.namespaces[call.namespace_id]
-            held = HeldPlaces(call.tenant, is_alone=len(parts.cache.table.tenants) <= 1)
             joined = self._joined(namespace, located)
         call.page_tokens = namespace.layout.page_tokens
-        if joined is not None or not located.page_count:
-            return 0
-        with held:
-            load, is_joined = self._begin(call, located, namespace.layout, held)
-        return 0 if load is None or is_joined else load.page_count
+        call.stand_at(located.end, self._shared)
+        load = joined
+        if load is None and located.page_count:
+            with self._places(call) as held:
+                load, _ = self._begin(call, located, namespace.layout, held)
+        if load is not None:
+            end = located.end + located.page_count
+            call.loading_end = min(load.read.sources[-1].end, end)
+
+    def _places(self, call: LoadCall) -> HeldPlaces:
+        """Returns what holds the places of a call."""
+        is_alone = len(self._parts.cache.table.tenants) <= 1
+        return HeldPlaces(call.tenant, is_alone=is_alone)
 
     def _locate(self, call: LoadCall) -> Located:
         asked = call.caller, call.namespace_id, call.sequence
@@ -138,18 +144,21 @@ class PathSearch:
         left = located.end + located.page_count - start
         if not left or source.usable() is None:
             return 0
-        if source.is_shared and not self._may_look(source, call, left, layout, held):
-            return 0
-        names, most = located.page_names(start), left
+        most, deadline = left, inf
         if source.is_shared:
-            most = min(left, source.most_pages(layout.page_bytes))
-        deadline = call.terms.shared if source.is_shared else inf
+            if not self._may_look(source, call, left, layout, held):
+                return 0
+            most, deadline = min(left, source.most_pages(layout.page_bytes)), call.terms.shared
+        names = located.page_names(start)
         count = source.look(located.namespace_digest, names, most, deadline)
         if source.is_shared:
             held.give_back(source.looking)
+        if not count:
+            held.give_back(source.waiting)
+            return 0
         call.found(start, start + count, is_shared=source.is_shared)
         wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
-        if not count or not source.worth_loading(wanted, call.speed):
+        if not source.worth_loading(wanted, call.speed):
             held.give_back(source.waiting)
             return 0
         if not (call.is_prefetch or held.take(source.waiting)):

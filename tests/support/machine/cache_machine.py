@@ -221,9 +221,8 @@ class PagesInRuns(CacheMachine):
     """Pages that are read in runs, of one tier."""
 
     policy = "lru"
-    begin_in_runs = disk_runs.begin_in_runs
-    take_a_run = disk_runs.take_a_run
-    publish_a_run = disk_runs.publish_a_run
+    load_in_runs = disk_runs.load_in_runs
+    go_on_in_runs = disk_runs.go_on_in_runs
 
 
 class PagesInRunsOfTwoTiers(PagesInRuns):

@@ -6,11 +6,11 @@ from zlib import crc32
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.read_slots import FREE_ONLY, EvictionBound
-from kvstore.core.values.requests import Sequence
+from kvstore.core.values.requests import ReservationRequest, Sequence
 from machine.disk_writes import tell
 from machine.moves import pair
+from machine.reservations import reserve_and_check
 from machine.state import COUNTS, PAGES, MachineState
 from naive.copies import FIRST, Path, Slot
 from naive.disk import ModelDiskRead
@@ -20,23 +20,60 @@ from naive.model import is_marker
 # A use number beyond all, so that every page is old.
 LATEST = 1 << 60
 SHARE = 1 / 4
+# Goings-on during a read in runs.
+STEPS = st.lists(
+    st.sampled_from(["take", "publish", "publish", "other pages leave"]), min_size=1, max_size=6
+)
 BOUNDS = st.sampled_from([None, FREE_ONLY, EvictionBound(SHARE, 0), EvictionBound(SHARE, LATEST)])
 
 
 @precondition(lambda machine: machine.model.leases and len(machine.reads) < 3)
-@rule(data=st.data(), pages=PAGES, run_pages=st.integers(1, 2), bound=BOUNDS)
+@rule(data=st.data(), pages=PAGES, run_pages=st.integers(1, 2), bound=BOUNDS, then=STEPS)
+def load_in_runs(
+    machine: MachineState,
+    data: st.DataObject,
+    pages: list[int],
+    run_pages: int,
+    bound: EvictionBound | None,
+    then: list[str],
+) -> None:
+    """Begins to read the pages after the cached ones of a sequence, and perhaps goes on."""
+    COUNTS["load_in_runs"] += 1
+    begun = begin_in_runs(machine, data, pages, run_pages, bound)
+    for each in then if begun else ():
+        if each == "take":
+            take_a_run(machine, run_pages, bound)
+        elif each == "publish":
+            publish_a_run(machine, data, run_pages)
+        else:
+            make_room(machine, data)
+
+
+def make_room(machine: MachineState, data: st.DataObject) -> None:
+    """Takes slots for a moment, so that pages that nobody holds leave memory."""
+    lease = machine.member(data)
+    if lease is None:
+        return
+    evictable = len(machine.model.first) - len(machine.model.held(FIRST))
+    count = len(machine.model.free_slots()) + evictable
+    request = ReservationRequest(machine.fresh(), 0, max(count, 1))
+    if reserve_and_check(machine, lease, [request]):
+        machine.cache.abort(machine.caller(lease), [request.reservation_id], machine.now)
+        del lease.reservations[request.reservation_id]
+        lease.dead_reservations.add(request.reservation_id)
+
+
 def begin_in_runs(
     machine: MachineState,
     data: st.DataObject,
     pages: list[int],
     run_pages: int,
     bound: EvictionBound | None,
-) -> None:
-    """Begins to read the pages after the cached ones of a sequence, with slots for a few."""
-    COUNTS["begin_in_runs"] += 1
+) -> bool:
+    """Begins to read pages, with slots for a few; returns False if it did not."""
     lease = machine.member(data)
     if lease is None:
-        return
+        return False
     tell(machine)
     width = machine.model.width
     on_disk = {each for each in machine.model.disk.prefixes if not is_marker(each[-width:])}
@@ -48,7 +85,7 @@ def begin_in_runs(
     there = machine.model.prefixes(tokens)[located.end : located.end + located.page_count]
     under_way = {p for known in machine.model.disk.reads.values() for p in known.planned}
     if not there or there[0] in under_way:
-        return
+        return False
     fresh = list(takewhile(lambda each: each not in under_way, there))
     asked = min(run_pages, len(fresh))
     before = Slots(machine, lease)
@@ -72,6 +109,7 @@ def begin_in_runs(
         )
         machine.model.disk.reads[id(read)] = known
         machine.reads.append(read)
+    return read is not None
 
 
 class Slots:
@@ -113,14 +151,9 @@ def stale(machine: MachineState, known: ModelDiskRead) -> bool:
     return not intact or known.removals != machine.model.disk.removals
 
 
-@precondition(lambda machine: machine.reads)
-@rule(data=st.data(), count=st.integers(1, 3), bound=BOUNDS)
-def take_a_run(
-    machine: MachineState, data: st.DataObject, count: int, bound: EvictionBound | None
-) -> None:
+def take_a_run(machine: MachineState, count: int, bound: EvictionBound | None) -> None:
     """Takes slots for the next pages of a read."""
-    COUNTS["take_a_run"] += 1
-    read = data.draw(st.sampled_from(machine.reads))
+    read = machine.reads[-1]
     known = machine.model.disk.reads[id(read)]
     assert read.lease is not None
     lease = machine.model.leases.get(read.lease.lease_id)
@@ -136,12 +169,9 @@ def take_a_run(
     known.pages = list(zip(known.planned, [s for _, s in known.pages] + slots, strict=False))
 
 
-@precondition(lambda machine: machine.reads)
-@rule(data=st.data(), count=st.integers(1, 3))
 def publish_a_run(machine: MachineState, data: st.DataObject, count: int) -> None:
     """Publishes the first pages of a read that have slots."""
-    COUNTS["publish_a_run"] += 1
-    read: DiskRead = data.draw(st.sampled_from(machine.reads))
+    read = data.draw(st.sampled_from(machine.reads))
     known = machine.model.disk.reads[id(read)]
     count = min(count, len(known.pages))
     if known.is_cut or not count:
@@ -166,3 +196,21 @@ def publish_a_run(machine: MachineState, data: st.DataObject, count: int) -> Non
         prefix = good[-1][0]
         known.path = machine.model.longest(prefix, len(prefix) // machine.model.width)
     COUNTS["pages published in runs"] += len(good)
+
+
+@precondition(lambda machine: machine.reads)
+@rule(data=st.data(), count=st.integers(1, 3), bound=BOUNDS, is_taken=st.booleans())
+def go_on_in_runs(
+    machine: MachineState,
+    data: st.DataObject,
+    count: int,
+    bound: EvictionBound | None,
+    *,
+    is_taken: bool,
+) -> None:
+    """Takes slots for a read that was begun before, or publishes pages of one."""
+    COUNTS["go_on_in_runs"] += 1
+    if is_taken:
+        take_a_run(machine, count, bound)
+    else:
+        publish_a_run(machine, data, count)

@@ -172,8 +172,27 @@ def test_a_read_goes_on_from_another_page_store() -> None:
     world.cache.finish_writes([write, other], [0, 0])
 
 
+def test_pages_that_another_read_brings_are_not_added() -> None:
+    """Neither are those after them, since one of them would have to wait for the other."""
+    world = world_with("abcd", page_stores=2)
+    read = begun(world, "abcdef", count=2)
+    other = begun(world, "abcdefgh", count=1)
+    assert other is read
+    world.cache.finish_read(read, 2)
+    low = begun(world, "abcd", count=1)
+    high = world.cache.begin_read(
+        *(world.worker.caller, NAMESPACE_ID, world.worker.sequence("abcdef")),
+        *(1, world.locate("abcdef")),
+    )
+    assert high is low
+    assert world.cache.extend_read(low, 1, SECOND) == 1
+    assert world.cache.extend_read(low, 0, SECOND) == 0
+    world.cache.finish_read(low, 0)
+    world.laws.check()
+
+
 def test_a_page_store_that_lacks_a_removal_adds_nothing() -> None:
-    """Neither does one whose next page another read brings, or one after a removal."""
+    """Neither does a read after a removal get more pages."""
     world = world_with("abcdef", page_stores=2)
     other = begun(world, "abcdef", count=1)
     assert published(world, other, 1)
@@ -211,18 +230,30 @@ def test_a_careful_read_evicts_a_share_at_a_time() -> None:
 
 def test_a_careful_read_evicts_nothing_that_was_just_used() -> None:
     """The first page used lately ends it. The policy still has every leaf."""
-    world = world_with("abcd", slots=8)
+    world = world_with("abcdefgh", slots=8)
     world.worker.publish("pq", "rs", "tu", "vw")
     since = world.cache.state.use_count
-    world.worker.match("pq", 1)
+    world.worker.match("pqr", 1)
     world.worker.release(1)
-    bound = EvictionBound(1.0, since)
-    read = begun(world, "abcd", run_pages=4, bound=bound)
-    assert (read.end, read.planned_end) == (4, 4)
-    assert matched(world, "pqx", 2) == 2
+    read = begun(world, "abcdefgh", run_pages=8, bound=EvictionBound(1.0, since + 1))
+    assert (read.end, read.planned_end) == (6, 8)
+    assert matched(world, "pqr", 2) == 2
     world.cache.finish_read(read, 0)
     world.worker.reserve(3, 8)
     world.worker.abort(3)
+    assert world.states() == {"FREE": 8}
+
+
+def test_a_careful_read_stops_below_a_page_that_others_continue() -> None:
+    """A page above one that stays is no leaf, and is not offered to the policy."""
+    world = world_with("abcdefgh", slots=8)
+    world.worker.publish("pqx")
+    since = world.cache.state.use_count + 1
+    world.worker.publish("pqy")
+    read = begun(world, "abcdefgh", run_pages=8, bound=EvictionBound(1.0, since))
+    assert (read.end, matched(world, "pqyz", 2)) == (5, 3)
+    world.cache.finish_read(read, 0)
+    world.evict()
     assert world.states() == {"FREE": 8}
 
 
@@ -249,8 +280,13 @@ def test_an_operator_reads_without_a_lease() -> None:
     read = world.cache.begin_read(OWNER, NAMESPACE_ID, sequence, 4, located, run_pages=2, bound=OLD)
     assert read is not None
     assert (read.end, read.planned_end) == (1, 4)
+    assert published(world, read, 1)
+    assert world.cache.take_run(read, 1, OLD) == 0
+    world.worker.reserve(1, 3)
+    world.worker.abort(1)
+    assert world.cache.take_run(read, 2, OLD) == 2
     assert world.cache.finish_read(read, 1) == 1
-    assert world.cache.counters.evicted_page_count == 4
+    assert world.cache.counters.evicted_page_count == 4 + 3
     world.laws.check()
 
 

@@ -30,8 +30,9 @@ def test_a_call_has_one_place_of_each_kind() -> None:
 
 def test_a_holder_uses_as_many_bytes_as_it_may() -> None:
     """Each holder has its own bound."""
-    budget = ByteBudget(100)
-    assert [budget.take("a", 3, 40), budget.take("a", 1, 40)] == [2, 0]
-    assert budget.take(b"b", 2, 40) == 2
-    budget.give_back("a", 40)
-    assert budget.take("a", 5, 30) == 2
+    budget, lease, operator = ByteBudget(100), ("a", b"lease"), ("a", b"")
+    assert [budget.take(lease, 3, 40), budget.take(lease, 1, 40)] == [2, 0]
+    assert budget.take(operator, 2, 40) == 2
+    assert budget.take(("b", b"lease"), 2, 40) == 2
+    budget.give_back(lease, 40)
+    assert budget.take(lease, 5, 30) == 2
