@@ -381,7 +381,7 @@ class RemoteStore:
 
     def _delete(self, namespace: bytes, keys: Sequence[PageKey], done: Done) -> None:
         """Deletes pages by the names that they have under the known revisions."""
-        self._lineage.note_absent(keys)
+        self._lineage.note_absent(keys, self._clock())
         with self._namespaces.record(namespace) as record:
             live = {shard: record.known[shard] for shard in record.live}
         keys = [each for each in keys if self._page_names.shard(each) in live]
@@ -490,26 +490,29 @@ class RemoteStore:
             epoch, is_hidden = record.epoch, record.is_hidden
         if is_hidden or self.state is not StoreState.OPEN:
             return absent
-        end = self._clock() + self._settings.timeout_seconds
+        asked = self._clock()
+        end = asked + self._settings.timeout_seconds
         try:
             found = self._looks.found(record, epoch, keys, end)
         except RemoteError as error:
             log.debug("remote_look_failed", why=f"{type(error).__name__}: {error}")
             return absent
         pairs = list(zip(keys, found, strict=True))
-        self._lineage.note_absent(key for key, is_there in pairs if not is_there)
-        self._note_found(record, [key for key, is_there in pairs if is_there])
+        self._lineage.note_absent((key for key, is_there in pairs if not is_there), asked)
+        self._note_found(record, epoch, [key for key, is_there in pairs if is_there])
         return found
 
-    def _note_found(self, record: NamespaceRecord, keys: Sequence[PageKey]) -> None:
+    def _note_found(self, record: NamespaceRecord, epoch: int, keys: Sequence[PageKey]) -> None:
         """Remembers consecutive pages of a path that the engine has, and keeps them longer."""
         self._lineage.follow(keys)
         with self._namespaces.mutex:
+            if not self._namespaces.is_current(record, epoch):
+                return
             live = {shard: record.known[shard].identity for shard in record.live}
         for key in keys:
             revision = live.get(self._page_names.shard(key))
             if revision is not None:
-                self._lineage.note_stored([key], revision)
+                self._lineage.note_stored([key], revision, self._clock())
         self._refreshes.use(record, keys)
 
     def _presence(self, key: PageKey, is_stored: bool) -> Presence:  # noqa: FBT001  # of a pair
@@ -525,8 +528,8 @@ class RemoteStore:
 
     def _read(self, found: FoundPages) -> None:
         """Notes what a read found, before its caller hears of it."""
-        self._note_found(found.job.record, found.found)
-        self._lineage.note_absent([*found.absent, *found.rejected])
+        self._note_found(found.job.record, found.job.epoch, found.found)
+        self._lineage.note_absent([*found.absent, *found.rejected], found.job.begun)
         for name in found.spoiled_names:
             self._upkeep.delete(name)
         if found.rejected:
