@@ -30,7 +30,7 @@ from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
-from kvstore.core import Limits, PrefixCache, QuotaTable
+from kvstore.core import Limits, PrefixCache
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
@@ -41,6 +41,7 @@ from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
+from kvstore.remote_state import UnusableStateFolder
 from kvstore.replacement import NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer
 from kvstore.rpc.fair_queue import CallThreads
@@ -70,6 +71,7 @@ from kvstore.service.periodic_threads import (
     JournalCleaner,
     MoveTicker,
     Reaper,
+    RemoteChecks,
     Ticker,
 )
 from kvstore.service.random_ids import random_ids
@@ -82,7 +84,7 @@ from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
-from kvstore.tier_setup import tier_1_source, tier_2, tier_3
+from kvstore.tier_setup import tier_1_source, tier_2, tiers_below
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -96,6 +98,8 @@ COLLECT_SECONDS = 0.25
 SWITCH_SECONDS = 0.0005
 # Seconds between two looks if the carrier of the memory is lost.
 CARRIER_SECONDS = 0.5
+# Seconds between two looks at the settings of the remote tier's engine.
+REMOTE_CHECK_SECONDS = 60.0
 NO_TRACES = "the extra otel has them; nothing is traced"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for running calls to end, after the leases ended or the grace is over.
@@ -111,7 +115,7 @@ STOP_PATIENCE = 15.0
 # Reasons not to start. The message of each is for the operator.
 REFUSALS = (
     *(CarrierRefused, DeviceUnavailable, InstanceRunning, NotReplaced, SlabInUse),
-    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
+    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir, UnusableStateFolder),
 )
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -179,7 +183,7 @@ def serve(
         succession = succession_of(config)
         rest.callback(succession.close)
         take_place(config, runtime_dir, succession, stack)
-        store = build_store(config, succession, access.known.quotas, clock, rest, stack, signals)
+        store = build_store(config, succession, access, clock, rest, stack, signals)
         rest.callback(succession.leave)
         parts = start(config, access, runtime_dir, store, clock, stack)
         parts.health.begin_serving()
@@ -241,7 +245,7 @@ def take_place(
 def build_store(
     config: Config,
     succession: Succession,
-    quotas: QuotaTable,
+    access: Access,
     clock: Clock,
     rest: ExitStack,
     stack: ExitStack,
@@ -252,7 +256,8 @@ def build_store(
     ``rest`` closes the memory, and ``stack`` the disk before it.
 
     It goes on with what the server before it left, if that fits. One of ``signals`` ends the wait
-    for a device. Raises ``DeviceUnavailable``, ``SlabInUse`` or ``CarrierRefused``.
+    for a device. Raises ``DeviceUnavailable``, ``SlabInUse``, ``UnusableStateFolder`` or
+    ``CarrierRefused``.
     """
     extent_ids = random_ids()
     arenas = Arenas(
@@ -265,21 +270,20 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    slow_tiers = [tier_3(config)]
-    for each in slow_tiers:
-        stack.callback(each.close)
+    slow_tiers, tenant_key = tiers_below(config, access, clock, stack)
 
     def make(epoch: int) -> PrefixCache:
         return PrefixCache(
             epoch,
             Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
             POLICIES[config.eviction_policy],
-            quotas=quotas,
+            quotas=access.known.quotas,
             arena_ids=random_ids(),
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
             page_stores=sum(each.page_store is not None for each in slow_tiers),
+            tenant_key=tenant_key,
         )
 
     store = KVStore(
@@ -316,6 +320,7 @@ def start(
         stack.callback(each.close)
     _collect(clock, stack)
     _keep_carrier(store, clock, stack)
+    _check_remote(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -453,6 +458,18 @@ def _keep_carrier(store: KVStore, clock: Clock, stack: ExitStack) -> None:
         ticker = CarrierKeeper(store, clock=clock, interval=CARRIER_SECONDS)
         ticker.start()
         stack.callback(ticker.close)
+
+
+def _check_remote(store: KVStore, clock: Clock, stack: ExitStack) -> None:
+    """Starts the thread that asks the remote tier's engine for its settings, if there is one.
+
+    Health does not watch it, since the engine may be away.
+    """
+    about = store.tier3.about
+    if about is not None:
+        checks = RemoteChecks(about, clock=clock, interval=REMOTE_CHECK_SECONDS)
+        checks.start()
+        stack.callback(checks.close)
 
 
 def _allow_descriptors() -> None:
