@@ -268,7 +268,7 @@ def test_a_host_whose_pages_change_writes_no_more(host: RemoteHost) -> None:
 def test_one_host_with_bad_memory_empties_no_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hundred corruptions one renews the revisions; the rest are deleted by name (A6)."""
+    """One of a hundred corruptions renews the revisions; the rest are deleted by name (A6)."""
     two = Hosts(tmp_path)
     now = [0.0]
     monkeypatch.setattr(two.a.store._corruption, "_clock", lambda: now[0])
