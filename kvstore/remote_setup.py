@@ -4,6 +4,7 @@ The modules of ``kvstore.remote`` need packages of the extra `remote`. This modu
 only for a server that has a remote tier.
 """
 
+import ssl
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +22,6 @@ from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.write_admission import FirstTouch
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from kvstore.remote.engine import RemoteEngine
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -43,7 +42,7 @@ class RemoteAccess:
     """The secrets of the remote tier, and what its engine is reached with."""
 
     secret: bytes = field(repr=False)
-    tls: "SSLContext | None" = None
+    tls: ssl.SSLContext | None = None
 
 
 def read_remote(config: Config) -> RemoteAccess | None:
@@ -173,12 +172,10 @@ def _read_key(path: Path | None) -> bytes:
     return content
 
 
-def _tls(path: Path | None) -> "SSLContext | None":
+def _tls(path: Path | None) -> ssl.SSLContext | None:
     """Returns a context that trusts the authorities of a file alone, or None without a file."""
     if path is None:
         return None
-    import ssl  # noqa: PLC0415 - a server without the tier starts sooner
-
     try:
         return ssl.create_default_context(cadata=read_private(path, secret=False).decode())
     except UntrustedFile as error:

@@ -48,9 +48,9 @@ CAPABILITIES: Final = EngineCapabilities(
     keeps_deadlines=True,
 )
 # More at a time than these brought nothing where they were measured: docs/remote-engines.md.
-LOOKS_AT_A_TIME: Final = 32
+LOOKS_AT_A_TIME: Final = 16
 READS_AT_A_TIME: Final = 8
-WRITES_AT_A_TIME: Final = 4
+WRITES_AT_A_TIME: Final = 2
 CLOSE_SECONDS: Final = 1.0
 _CLOCK: Final = "kvr/clock"
 NOTHING_EXPIRES: Final = EngineFinding(
