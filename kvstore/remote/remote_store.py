@@ -153,7 +153,7 @@ class RemoteStore:
             long_seconds=settings.write_seconds,
         )
         self._reviser = Reviser(
-            self._namespaces, self._controls, journal, clock, seconds=settings.write_seconds
+            self._namespaces, self._controls, clock, seconds=settings.write_seconds
         )
 
     def _make_transfers(self, secret: bytes) -> None:
