@@ -11,7 +11,7 @@ from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.due_queue import DueQueue
 from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.names import SHARD_COUNT
 from kvstore.remote.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
 from kvstore.service.clock import Clock
@@ -38,7 +38,7 @@ class RemoteRemovals:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         codec: RevisionCodec,
         journal: RemovalJournal,
