@@ -15,7 +15,7 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.operator_files import UntrustedFile, read_private
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.slow_tier import SlowTier
@@ -109,7 +109,7 @@ def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> Remo
     from kvstore.remote.errors import RemoteError  # noqa: PLC0415 - of the extra
     from kvstore.remote.sealing import PageSealer  # noqa: PLC0415 - of the extra
 
-    def find() -> list[Finding] | None:
+    def find() -> list[EngineFinding] | None:
         try:
             return engine.findings(monotonic() + FINDING_SECONDS)
         except RemoteError:
