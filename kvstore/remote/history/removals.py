@@ -11,7 +11,7 @@ from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.due_queue import DueQueue
 from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.names import SHARD_COUNT
 from kvstore.remote.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
 from kvstore.service.clock import Clock
@@ -38,7 +38,7 @@ class RemoteRemovals:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         codec: RevisionCodec,
         journal: RemovalJournal,
@@ -67,7 +67,7 @@ class RemoteRemovals:
         ]
 
     def start(self) -> None:
-        """Takes up the removals of the journal, and starts the threads."""
+        """Adds the removals of the journal, and starts the threads."""
         for digest, entry in self._journal.all():
             if entry.is_owed or entry.removed_at:
                 self._namespaces.load(digest, entry)
@@ -82,7 +82,7 @@ class RemoteRemovals:
             return sum(each.is_owed for each in self._namespaces.hidden())
 
     def add(self, digest: bytes) -> None:
-        """Takes up a namespace whose removal is owed, or may be forgotten."""
+        """Adds a namespace whose removal is not confirmed, or may be forgotten."""
         self._due.add(digest)
 
     def doubt(self) -> None:

@@ -9,7 +9,7 @@ import structlog
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.due_queue import DueQueue
-from kvstore.remote.history.namespace_records import NamespaceRecords
+from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.removals import ALL_SHARDS
 from kvstore.remote.revisions import Age
 from kvstore.service.clock import Clock
@@ -28,7 +28,7 @@ class Reviser:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         clock: Clock,
         *,
@@ -47,7 +47,7 @@ class Reviser:
         self._thread.start()
 
     def add(self, digest: bytes) -> None:
-        """Takes up a namespace, which is hidden until ``revised`` returned."""
+        """Adds a namespace, which is hidden until ``revised`` returned."""
         self._due.add(digest)
 
     def wake(self) -> None:

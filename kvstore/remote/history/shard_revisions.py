@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from kvstore.remote.history.controls import Control, Controls
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.revisions import Age, Revision, RevisionCodec
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -29,7 +29,7 @@ class ShardRevisions:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         codec: RevisionCodec,
         *,
@@ -82,7 +82,7 @@ class ShardRevisions:
     def _replaced(
         self, record: NamespaceRecord, shard: int, control: Control, deadline: float
     ) -> Control:
-        """Writes a revision where there is none, which makes the pages of before unreachable."""
+        """Writes a revision if there is none, which makes earlier pages unreachable."""
         with self._namespaces.mutex:
             known = record.known.get(shard)
             was_seen = shard in record.live or known is not None

@@ -35,13 +35,13 @@ class HungPageStore(MemoryPageStore):
 
     def __init__(self, call: str) -> None:
         super().__init__(facts=SHARED)
-        self._call = call
+        self._hung = call
         self._never = Event()
 
     def look(self, keys: Iterable[PageKey], deadline: float) -> int:
         """Answers at the deadline that it has nothing, or before it that it has all."""
         left = deadline - MONOTONIC()
-        if self._call == LOOK:
+        if self._hung == LOOK:
             self._never.wait(left)
             return 0
         self._never.wait(ANSWERED_AT * left)

@@ -4,11 +4,11 @@ import pytest
 from google.protobuf.message import Message
 from page_stores.memory_page_store import MemoryPageStore
 
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
 from kvstore.service.page_io.load_source import LoadUse
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import PageStoreUse
 from kvstore.storage.page_store import StoreFacts, StoreState
@@ -36,7 +36,9 @@ USE = RemoteUse(
     writes_stopped=True,
 )
 LOADS = LoadUse(load_count=1, declined_count=2, late_count=3, bandwidth=4.5)
-FINDING = Finding(FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it")
+FINDING = EngineFinding(
+    FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it"
+)
 
 
 class CountingStore(MemoryPageStore):
@@ -54,9 +56,9 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def about() -> RemoteAbout:
+def about() -> RemoteFacts:
     """Provides the facts about an engine that has told its settings."""
-    about = RemoteAbout(
+    about = RemoteFacts(
         "valkeys://cache", key_id=b"\x01\x02\x03\x04", writes="through", find=lambda: [FINDING]
     )
     about.ask_engine()
@@ -75,7 +77,7 @@ def unset(message: Message) -> set[str]:
     return {field.name for field in message.DESCRIPTOR.fields} - listed
 
 
-def test_an_admin_sees_every_count(store: CountingStore, about: RemoteAbout) -> None:
+def test_an_admin_sees_every_count(store: CountingStore, about: RemoteFacts) -> None:
     """Each field has the value of one count."""
     message = remote_message(use_of(store), about, whole=True)
     assert message is not None
@@ -95,7 +97,7 @@ def test_an_admin_sees_every_count(store: CountingStore, about: RemoteAbout) -> 
     assert message.findings[0].kind == store_pb2.EngineFinding.KIND_PROMISE
 
 
-def test_a_tenant_sees_the_state_alone(store: CountingStore, about: RemoteAbout) -> None:
+def test_a_tenant_sees_the_state_alone(store: CountingStore, about: RemoteFacts) -> None:
     """All tenants share the tier, and its engine's address is not theirs."""
     message = remote_message(use_of(store), about, whole=False)
     assert message == store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_OPEN)

@@ -62,7 +62,7 @@ class NamespaceRecord:
         return JournalEntry(removed, self.is_owed, self.removed_at)
 
 
-class NamespaceRecords:
+class RemoteNamespaces:
     """The records of the namespaces in use. Thread-safe; ``mutex`` guards the records too."""
 
     def __init__(self, journal: RemovalJournal, *, most: int = MOST_NAMESPACES) -> None:
