@@ -6,8 +6,7 @@ with ``POOL_EXHAUSTED``, and the client tries again. The server does not start i
 or if the GPU keeps less free memory than the budget.
 
 With a holder, SIGTERM leaves the memory to the next server at once, and SIGINT drains and ends it.
-That server may wait for it already (``replace``).
-Without one both drain.
+Without one both drain. A server that is to take this one's place (``replace``) sends TAKE.
 
 Health is NOT_SERVING until the threads and the sockets of the server run, and again while one of
 the threads makes no progress.
@@ -35,13 +34,14 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
+from kvstore.core.pool.arena import Recycled
 from kvstore.holder.carrier import CarrierRefused
-from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.instance_lock import InstanceLock, InstanceRunning, ReplacementLock, is_replaced
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
-from kvstore.replacement import NotReplaced, replace_server
+from kvstore.replacement import TAKE, NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
@@ -139,7 +139,7 @@ def run(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> 
     try:
         with (
             tracing.exported(PROGRAM, __version__),
-            Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals,
+            Signals((*STOP_SIGNALS, signal.SIGHUP, TAKE)) as signals,
         ):
             serve(config, access, signals, partial(load_config, given), clock)
     except REFUSALS as error:
@@ -178,7 +178,7 @@ def serve(
     with ExitStack() as rest, ExitStack() as stack:
         succession = succession_of(config)
         rest.callback(succession.close)
-        take_place(config, runtime_dir, succession, stack)
+        take_place(config, access.known.quotas, runtime_dir, succession, clock, stack)
         store = build_store(config, succession, access.known.quotas, clock, rest, stack, signals)
         rest.callback(succession.leave)
         parts = start(config, access, runtime_dir, store, clock, stack)
@@ -205,9 +205,14 @@ def serve(
             read=read_again,
             read_tenants=partial(access.reload, parts.credentials, store.change_rates),
         )
-        while (received := signals.wait()) == signal.SIGHUP:
-            reloader.reload()
-        if received == signal.SIGTERM and succession.is_kept():
+        while (received := signals.wait()) not in STOP_SIGNALS:
+            if received == signal.SIGHUP:
+                reloader.reload()
+            elif is_replaced(runtime_dir) and succession.is_kept():
+                break
+            else:
+                log.warning("replacement_refused", why="nobody waits, or the holder lacks memory")
+        if received == TAKE or (received == signal.SIGTERM and succession.is_kept()):
             leave_to_the_next(parts, received, signals)
         else:
             succession.leave_for_good()
@@ -216,9 +221,14 @@ def serve(
 
 
 def take_place(
-    config: Config, runtime_dir: RuntimeDir, succession: Succession, stack: ExitStack
+    config: Config,
+    quotas: QuotaTable,
+    runtime_dir: RuntimeDir,
+    succession: Succession,
+    clock: Clock,
+    stack: ExitStack,
 ) -> None:
-    """Takes the lock of the folder and the memory that was left, before anything of it is mapped.
+    """Takes the lock of the folder and the memory that was left, before anything of it is written.
 
     A server that runs is replaced if the settings say so. Raises ``InstanceRunning``,
     ``NotReplaced`` or ``CarrierRefused``.
@@ -229,13 +239,37 @@ def take_place(
     except InstanceRunning as running:
         if not config.replace:
             raise
-        replace_server(running.pid, runtime_dir.attach_socket, succession)
-        # The other server gave it up before the memory.
-        stack.enter_context(lock)
+        # While slots are poisoned, a cache that is only read would write to them.
+        make = None if config.debug_poison_freed_slots else cache_maker(config, quotas)
+        with ReplacementLock(runtime_dir):
+            replace_server(running.pid, runtime_dir.attach_socket, succession, make, clock)
+            # The other server gave it up before the memory.
+            stack.enter_context(lock)
     else:
         if config.replace:
             log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
         succession.own()
+
+
+def cache_maker(
+    config: Config, quotas: QuotaTable, recycled: Recycled | None = None, page_stores: int = 0
+) -> Callable[[int], PrefixCache]:
+    """Returns what makes an empty cache of the settings and an epoch."""
+
+    def make(epoch: int) -> PrefixCache:
+        return PrefixCache(
+            epoch,
+            Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+            POLICIES[config.eviction_policy],
+            quotas=quotas,
+            arena_ids=random_ids(),
+            recycled=recycled,
+            index=INDEXES[config.prefix_cache_backend],
+            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
+            page_stores=page_stores,
+        )
+
+    return make
 
 
 def build_store(
@@ -269,19 +303,9 @@ def build_store(
     for each in slow_tiers:
         stack.callback(each.close)
 
-    def make(epoch: int) -> PrefixCache:
-        return PrefixCache(
-            epoch,
-            Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
-            POLICIES[config.eviction_policy],
-            quotas=quotas,
-            arena_ids=random_ids(),
-            recycled=memory.poison if config.debug_poison_freed_slots else None,
-            index=INDEXES[config.prefix_cache_backend],
-            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            page_stores=sum(each.page_store is not None for each in slow_tiers),
-        )
-
+    recycled = memory.poison if config.debug_poison_freed_slots else None
+    page_stores = sum(each.page_store is not None for each in slow_tiers)
+    make = cache_maker(config, quotas, recycled, page_stores)
     store = KVStore(
         succession.begin(memory.arenas, make, clock),
         arenas=arenas,
@@ -372,15 +396,17 @@ def start(
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    First it cleans the journal, all of which the next one reads before it answers. Then the threads
-    and sockets end as after a drain: each finishes the calls that it has read. Calls over gRPC that
-    are not finished then may still copy pages, so they are waited for too.
+    First it cleans the journal, all of which the next one reads before it answers, unless that one
+    has read it already. Then the threads and sockets end as after a drain: each finishes the calls
+    that it has read. Calls over gRPC that are not finished then may still copy pages, so they are
+    waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
-    parts.store.clean_whole_journal(CLEAN_PATIENCE)
+    if received != TAKE:
+        parts.store.clean_whole_journal(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()

@@ -203,6 +203,26 @@ class HoldTable:
         return xxh3_64_intdigest(body, self._salt + start) | _LIVE
 
 
+def read_beside(memory: memoryview) -> Iterator[HoldRow]:
+    """Yields the holds of a table that another process still writes.
+
+    Leaves out rows that change just then. Raises as ``HoldTable.open`` does for wrong memory.
+    """
+    header = read_header(memory)
+    expected = _header(memory, header.identity)
+    header.check(expected.kind, expected.sizes)
+    words, readable = memory.cast("Q"), memory.toreadonly()
+    first, end = _start(0), _start(header.sizes[2])
+    states = words[first >> 3 : end >> 3 : _ROW_BYTES >> 3].tolist()
+    for row, state in enumerate(states):
+        if state & _LIVE:
+            start = _start(row)
+            # A copy, which the writer cannot change between its sum and its use.
+            body = bytes(readable[start + _BODY_AT : start + _ROW_BYTES])
+            if state == xxh3_64_intdigest(body, header.salt + start) | _LIVE:
+                yield _hold(body)
+
+
 def _start(number: int) -> int:
     return HEADER_BYTES + number * _ROW_BYTES
 
@@ -215,7 +235,7 @@ def _header(memory: memoryview, identity: bytes) -> MemoryHeader:
     )
 
 
-def _hold(body: memoryview) -> HoldRow:
+def _hold(body: memoryview | bytes) -> HoldRow:
     kind, flags, valid, lease, namespace, hold_id, page_id, token, source, *runs = _FORM.unpack(
         body
     )

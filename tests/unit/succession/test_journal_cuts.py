@@ -136,7 +136,7 @@ def test_each_cut_is_recovered() -> None:
         except NeverCreated:
             assert not crash.said["created"]
             continue
-        records, rows, tombstones = opened.contents()
+        records, rows, tombstones, _ = opened.contents()
         found = list(records), rows, list(tombstones), tables_of(crash), len(crash.said["done"])
         if found == checked or not crash.said["done"]:
             continue
