@@ -167,6 +167,9 @@ class Witness:
         snapshot: Snapshot,
     ) -> None:
         """Recovers once more, from a head start whose parts were read one after the other."""
+        if moments and moments[-1].generations.keys() != generations.keys():
+            # A head start from before a new extent is declined, which unit tests show.
+            moments.clear()
         moments.append(self.remains.moment())
         first, second, third = sorted(Random(self.recoveries).choices(range(len(moments)), k=3))
         contents, _, end = moments[first]
