@@ -15,6 +15,7 @@ the threads makes no progress.
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -42,7 +43,7 @@ from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
 from kvstore.replacement import TAKE, NotReplaced, replace_server
-from kvstore.rpc.attach.server import AttachServer
+from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.health.watchdog import Health, stacks
@@ -178,10 +179,10 @@ def serve(
     with ExitStack() as rest, ExitStack() as stack:
         succession = succession_of(config)
         rest.callback(succession.close)
-        take_place(config, access.known.quotas, runtime_dir, succession, clock, stack)
+        listener = take_place(config, access, runtime_dir, succession, clock, stack)
         store = build_store(config, succession, access.known.quotas, clock, rest, stack, signals)
         rest.callback(succession.leave)
-        parts = start(config, access, runtime_dir, store, clock, stack)
+        parts = start(config, access, runtime_dir, store, clock, stack, listener)
         parts.health.begin_serving()
         parts.manager.ready()
         log.info(
@@ -222,15 +223,16 @@ def serve(
 
 def take_place(
     config: Config,
-    quotas: QuotaTable,
+    access: Access,
     runtime_dir: RuntimeDir,
     succession: Succession,
     clock: Clock,
     stack: ExitStack,
-) -> None:
+) -> socket.socket | None:
     """Takes the lock of the folder and the memory that was left, before anything of it is written.
 
-    A server that runs is replaced if the settings say so. Raises ``InstanceRunning``,
+    A server that runs is replaced if the settings say so. Then this returns a socket on which
+    workers wait already, so that they need not try again. Raises ``InstanceRunning``,
     ``NotReplaced`` or ``CarrierRefused``.
     """
     lock = InstanceLock(runtime_dir)
@@ -240,15 +242,18 @@ def take_place(
         if not config.replace:
             raise
         # While slots are poisoned, a cache that is only read would write to them.
-        make = None if config.debug_poison_freed_slots else cache_maker(config, quotas)
+        make = None if config.debug_poison_freed_slots else cache_maker(config, access.known.quotas)
         with ReplacementLock(runtime_dir):
             replace_server(running.pid, runtime_dir.attach_socket, succession, make, clock)
             # The other server gave it up before the memory.
             stack.enter_context(lock)
-    else:
-        if config.replace:
-            log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
-        succession.own()
+        listener = stack.enter_context(new_listener())
+        listen_at(runtime_dir.attach_socket, access.sockets, listener)
+        return listener
+    if config.replace:
+        log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
+    succession.own()
+    return None
 
 
 def cache_maker(
@@ -328,8 +333,12 @@ def start(
     store: KVStore,
     clock: Clock,
     stack: ExitStack,
+    listener: socket.socket | None = None,
 ) -> Parts:
-    """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
+    """Starts the threads, the sockets and the health of a server. ``stack`` ends them all.
+
+    ``listener`` is that of the attach server, if it listens already.
+    """
     succession = store.succession
     credentials = Credentials(tenants=access.known.tenants, key=succession.credential_key)
     processes = Processes(succession.held, succession.left)
@@ -350,7 +359,7 @@ def start(
         lanes=lanes,
         processes=processes,
     )
-    attach.start()
+    attach.start(listener)
     stack.callback(attach.close)
 
     threads = call_threads()

@@ -251,7 +251,7 @@ class RecordRing:
             found = self._reader.read(at)
             if found is None:
                 self._fail(JournalDamaged(f"the record at place {at} is damaged"))
-            payload, _, end, is_ended = found
+            payload, _, end, is_ended, _ = found
             if payload is not None:
                 assert isinstance(payload, memoryview)  # it is no copy
                 count -= 1
@@ -273,7 +273,7 @@ class RecordRing:
             found = self._reader.read(at)
             if found is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
-            payload, _, end, is_ended = found
+            payload, _, end, is_ended, _ = found
             if payload is not None:
                 yield at, payload, is_ended
             at = end

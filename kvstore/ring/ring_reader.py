@@ -29,13 +29,15 @@ LARGEST_SEGMENT_BYTES: Final = 1 << 34
 class ReadRecord(NamedTuple):
     """A record as it was read: its payload, its sum, and the place behind it.
 
-    ``digest`` is the sum of a record that was not ended. Padding has the payload None.
+    ``digest`` is the sum of a record that was not ended. Padding has the payload None. ``word`` is
+    the one that committed the record.
     """
 
     payload: Payload | None
     digest: int
     end: int
     is_ended: bool
+    word: int
 
 
 class RingReader:
@@ -81,7 +83,7 @@ class RingReader:
         if size == PADDING:
             end = at + self.segment_bytes - offset
             whole = digest == self.padding_sum(at)
-            return ReadRecord(None, digest, end, is_ended=False) if whole else None
+            return ReadRecord(None, digest, end, is_ended=False, word=word) if whole else None
         step = (size + ROUND) & -16
         # A damaged length may cross the segment's end, where the slice ends and the sum differs.
         start = offset + RECORD_HEADER_BYTES
@@ -91,7 +93,7 @@ class RingReader:
         found = xxh3_64_intdigest(payload, self._salt + at)
         if digest not in (found, found ^ WORD_MASK):
             return None
-        return ReadRecord(payload, found, at + step, digest != found)
+        return ReadRecord(payload, found, at + step, digest != found, word)
 
     def read_again(self, at: int, known: ReadRecord) -> ReadRecord | None:
         """Returns a record that was read at this place before, with its end as it is now.
@@ -99,11 +101,10 @@ class RingReader:
         Compares its words alone. Returns None if another record is there.
         """
         number, offset = divmod(at % self.all_bytes, self.usable)
-        word = SEGMENT_HEADER_BYTES + offset >> 3
-        commit, digest = self.words_of[number][word : word + 2]
-        size = PADDING if known.payload is None else len(known.payload)
-        if commit != size | (at >> ALIGNMENT_BITS & LOW) << 32:
+        words, place = self.words_of[number], SEGMENT_HEADER_BYTES + offset >> 3
+        if words[place] != known.word:
             return None
+        digest = words[place + 1]
         if digest == known.digest:
             return known._replace(is_ended=False) if known.is_ended else known
         if known.payload is None or digest != known.digest ^ WORD_MASK:

@@ -1,9 +1,11 @@
 """The holds of leases as rows of 64 bytes, and their tombstones."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import compress
+from operator import not_
 from struct import Struct
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from xxhash import xxh3_64_intdigest
 
@@ -80,33 +82,29 @@ class HoldTable:
         return made
 
     @classmethod
-    def open(cls, memory: memoryview) -> Self:
+    def open(cls, memory: memoryview, known: Mapping[int, int] | None = None) -> Self:
         """Returns the table that an earlier process left in a memory. Writes nothing.
 
-        Raises :class:`NeverCreated`, :class:`OtherVersion`, :class:`WrongMemory` if it is another
-        structure or size, and :class:`JournalDamaged` if a row is not whole.
+        ``known`` are the states of rows that ``read_beside`` found whole: only others are compared
+        with their sums. Raises :class:`NeverCreated`, :class:`OtherVersion`, :class:`WrongMemory`
+        if it is another structure or size, and :class:`JournalDamaged` if a row is not whole.
         """
         header = read_header(memory)
         expected = _header(memory, header.identity)
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
-        tombstones = []
-        readable, salt = opened._readable, opened._salt
-        for row, state in enumerate(opened._states()):
-            if not state:
-                opened._free.append(row)
-                continue
-            start = _start(row)
-            is_live = bool(state & _LIVE)
-            body = readable[start + _BODY_AT : start + _ROW_BYTES]
-            digest = xxh3_64_intdigest(body, salt + start) | _LIVE
-            if (state if is_live else state ^ WORD_MASK) != digest:
+        known = known or {}
+        states = opened._states()
+        for row in compress(range(len(states)), states):
+            state = states[row]
+            if state != known.get(row) and not opened._is_whole(row, state):
                 raise JournalDamaged(f"the hold in row {row} is damaged")
-            if is_live:
-                opened._row_of[_hold(body).key] = row
-            else:
-                tombstones.append(row)
-        opened._free.extend(tombstones)
+            if state & _LIVE:
+                opened._row_of[_hold(opened._body(row)).key] = row
+        opened._free.extend(compress(range(len(states)), map(not_, states)))
+        opened._free.extend(
+            row for row in compress(range(len(states)), states) if _ended(states[row])
+        )
         return opened
 
     def put(self, row: HoldRow) -> bool:
@@ -183,11 +181,16 @@ class HoldTable:
 
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
-        states = self._states()
-        for number in self._free:
-            if states[number]:
-                kind, lease, hold_id = _KEY.unpack_from(self._readable, _start(number) + _BODY_AT)
+        states, readable = self._states(), self._readable
+        for number in compress(range(len(states)), states):
+            if _ended(states[number]):
+                kind, lease, hold_id = _KEY.unpack_from(readable, _start(number) + _BODY_AT)
                 yield _new_tuple(HoldKey, (lease, kind, hold_id))
+
+    def _is_whole(self, number: int, state: int) -> bool:
+        """Returns whether a row that is not free has the sum that its state says."""
+        digest = self._sum(self._body(number), _start(number))
+        return (state if state & _LIVE else state ^ WORD_MASK) == digest
 
     def _states(self) -> list[int]:
         """Returns the state words of all rows."""
@@ -198,29 +201,44 @@ class HoldTable:
         start = _start(number)
         return self._readable[start + _BODY_AT : start + _ROW_BYTES]
 
-    def _sum(self, body: bytes, start: int) -> int:
+    def _sum(self, body: bytes | memoryview, start: int) -> int:
         """Returns the state of a live row."""
         return xxh3_64_intdigest(body, self._salt + start) | _LIVE
 
 
-def read_beside(memory: memoryview) -> Iterator[HoldRow]:
-    """Yields the holds of a table that another process still writes.
+class HoldsBeside(NamedTuple):
+    """The holds of a table that another process writes, and the states of all rows by number."""
+
+    rows: list[HoldRow]
+    states: dict[int, int]
+
+
+def read_beside(memory: memoryview) -> HoldsBeside:
+    """Returns what is in a table that another process still writes.
 
     Leaves out rows that change just then. Raises as ``HoldTable.open`` does for wrong memory.
     """
     header = read_header(memory)
     expected = _header(memory, header.identity)
     header.check(expected.kind, expected.sizes)
-    words, readable = memory.cast("Q"), memory.toreadonly()
-    first, end = _start(0), _start(header.sizes[2])
-    states = words[first >> 3 : end >> 3 : _ROW_BYTES >> 3].tolist()
-    for row, state in enumerate(states):
-        if state & _LIVE:
+    readable, found = memory.toreadonly(), HoldsBeside([], {})
+    words = memory.cast("Q")[_FIRST_WORD :: _ROW_BYTES >> 3].tolist()
+    for row, state in enumerate(words[: header.sizes[2]]):
+        if state:
             start = _start(row)
             # A copy, which the writer cannot change between its sum and its use.
             body = bytes(readable[start + _BODY_AT : start + _ROW_BYTES])
-            if state == xxh3_64_intdigest(body, header.salt + start) | _LIVE:
-                yield _hold(body)
+            digest = xxh3_64_intdigest(body, header.salt + start) | _LIVE
+            if (state if state & _LIVE else state ^ WORD_MASK) == digest:
+                found.states[row] = state
+                if state & _LIVE:
+                    found.rows.append(_hold(body))
+    return found
+
+
+def _ended(state: int) -> bool:
+    """Returns whether a state other than zero is that of a tombstone."""
+    return not state & _LIVE
 
 
 def _start(number: int) -> int:

@@ -16,7 +16,8 @@ from kvstore.succession.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, t
 class JournalAhead:
     """A journal's records, as far as they were read beside their writer. Writes nothing.
 
-    ``end`` is the place up to which ``contents`` read. Not thread-safe.
+    ``end`` is the place up to which ``contents`` read, and ``hold_states`` are the states of the
+    rows of holds that were whole then. Not thread-safe.
     """
 
     def __init__(self, memories: Mapping[str, memoryview]) -> None:
@@ -27,6 +28,7 @@ class JournalAhead:
         self._holds, segments = find_memories(memories)
         self._ring = RingFollower(segments)
         self.end = 0
+        self.hold_states: Mapping[int, int] = {}
 
     @property
     def records(self) -> Mapping[int, ReadRecord]:
@@ -44,7 +46,7 @@ class JournalAhead:
         """
         self.follow()
         found: list[Payload] = []
-        for place, (payload, _, end, is_ended) in self.records.items():
+        for place, (payload, _, end, is_ended, _) in self.records.items():
             self.end = end
             if payload is not None:
                 found += payloads_of((place, payload, is_ended))
@@ -64,7 +66,9 @@ class JournalAhead:
         if store is None:
             raise JournalUnusable("the journal has no store yet")
         # After the records: whoever kept a page that they remove had a hold by then.
-        holds: dict[object, HoldRow] = {hold.key: hold for hold in read_beside(self._holds)}
+        beside = read_beside(self._holds)
+        self.hold_states = beside.states
+        holds: dict[object, HoldRow] = {hold.key: hold for hold in beside.rows}
         rows[Table.HOLDS] = {**holds, **rows[Table.HOLDS]}
         records = [each for each in found if each[0] < ROW]
         return store, JournalContents(records, rows, ())

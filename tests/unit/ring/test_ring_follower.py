@@ -104,5 +104,5 @@ def test_a_start_reads_a_record_whose_words_changed() -> None:
     follower.follow()
     one, two = (follower.records[each] for each in places[:2])
     follower.records[places[0]] = one._replace(digest=one.digest ^ 1)
-    follower.records[places[1]] = two._replace(payload=b"longer")
+    follower.records[places[1]] = two._replace(word=two.word ^ 1)
     assert [bytes(each[1]) for each in opened(memory, follower)] == [b"one", b"two", b"three"]
