@@ -3,6 +3,7 @@
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core and kvstore/ring
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make test-engines every remote engine, also S3, whose server alone takes a minute
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
@@ -11,6 +12,7 @@
 #   make kernels     the GPU kernels without a GPU, in their own environment with Triton:
 #                    interpreted, and compiled for four GPUs; prints the registers and memory of each
 #   make promtool    Prometheus' checker, from Debian's package, into .tools: some tests use it
+#   make redis       Redis with TLS, from Debian's packages, into .tools: tests of TLS use it
 #   make chromium    Debian's browser, as root: tests of the web page use it
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
@@ -62,7 +64,7 @@ PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-vllm kernels lint bench bench-peers promtool chromium dist dist-test gpu-bundle gpu-dry-run clean
+.PHONY: venv demo docs test test-fast test-engines test-vllm kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -94,6 +96,10 @@ NOT_FAST := chaos e2e gpu integration unit/benchmarks \
     $(addprefix unit/worker/,attention chat demo engine model)
 test-fast: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -n 2 -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
+
+test-engines: $(STAMP)
+	@KVSTORE_S3=1 $(BIN)/pytest -n 2 --durations=5 tests/integration/test_remote_engines.py \
+	    tests/integration/test_remote_s3.py $(ARGS)
 
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:
@@ -127,6 +133,18 @@ promtool:
 	    { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
 	    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 	@.tools/usr/bin/promtool --version | head -n 1
+
+# Valkey's package for tests has no TLS. Debian's server is a link to a program of the tools.
+REDIS_PACKAGES := redis-server redis-tools libhiredis0.14 libjemalloc2 liblua5.1-0 liblzf1 lua-bitop lua-cjson
+redis:
+	@command -v apt-get dpkg-deb >/dev/null || \
+	    { echo "redis comes from Debian's packages, and apt-get is not here: put a redis-server with TLS into PATH"; exit 1; }
+	@mkdir -p .tools/redis && cd .tools/redis && \
+	    { apt-get download -qq $(REDIS_PACKAGES) || { apt-get update -qq && apt-get download -qq $(REDIS_PACKAGES); }; } && \
+	    for package in *.deb; do dpkg-deb --extract $$package .; done && rm *.deb
+	@printf '#!/bin/sh\nhere=%s\nLD_LIBRARY_PATH=$$(echo $$here/usr/lib/*-linux-gnu) exec $$here/usr/bin/redis-server "$$@"\n' \
+	    "$$PWD/.tools/redis" > .tools/redis-server && chmod +x .tools/redis-server
+	@.tools/redis-server --version
 
 bench: $(STAMP)
 	@shopt -s nullglob; found=(benchmarks/*.py); \

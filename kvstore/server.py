@@ -57,7 +57,7 @@ from kvstore.rpc.server import (
     call_threads,
     listen,
 )
-from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT, KV_CACHE_GROUPS, STEP
+from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT, KV_CACHE_GROUPS, PREFETCH, STEP
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.attached_processes import Process, Processes
 from kvstore.service.call_durations import CallTimes
@@ -383,7 +383,7 @@ def start(
             runtime_dir.grpc_socket,
             runtime_dir.attach_socket,
             access.sockets,
-            (HOT_LANE, IN_FLIGHT, KV_CACHE_GROUPS, STEP),
+            features_of(store),
         ),
         version=__version__,
         clock=clock,
@@ -400,6 +400,12 @@ def start(
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)
     return Parts(store, credentials, tickers.values(), health, manager, threads, port)
+
+
+def features_of(store: KVStore) -> tuple[str, ...]:
+    """Returns the features that the server of a store offers beside the basics."""
+    features = HOT_LANE, IN_FLIGHT, KV_CACHE_GROUPS, STEP
+    return (*features, PREFETCH) if store.tier3.present else features
 
 
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:

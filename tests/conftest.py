@@ -28,6 +28,8 @@ TESTS = Path(__file__).parent
 LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
+# Tests that are collected only if a variable of the environment is set, by their markers.
+NEED_A_VARIABLE = {"dist": "KVSTORE_DIST", "s3": "KVSTORE_S3"}
 # Folders whose tests are measured for coverage.
 MEASURED = (
     *("tests/unit/core/", "tests/unit/ring/", "tests/unit/service/"),
@@ -265,17 +267,19 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
-    Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage
+    Does not collect the tests of a release, unless $KVSTORE_DIST names one, nor those of S3,
+    unless $KVSTORE_S3 is set. Measures coverage
     only in the unit tests of MEASURED: coverage by other tests says little about what was checked,
     and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.
     items.sort(key=lambda item: item.path)
-    if "KVSTORE_DIST" not in os.environ:
-        left_out = [item for item in items if item.get_closest_marker("dist") is not None]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    for marker, variable in NEED_A_VARIABLE.items():
+        if variable not in os.environ:
+            left_out = [item for item in items if item.get_closest_marker(marker) is not None]
+            items[:] = [item for item in items if item.get_closest_marker(marker) is None]
+            config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.engine.request import FinishReason, Generation, Request, ReusedTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,8 @@ class EngineStats:
     ``waiting`` requests hold nothing; ``running`` requests have pages. ``held_sequences`` counts
     the sequences that hold pages: those that run. ``prompt_tokens`` counts the tokens of all
     prompts. Of these, ``matched_tokens`` were used in place and ``copied_tokens`` from a copy when
-    their requests first ran; ``prefilled_tokens`` are the rest. ``computed_tokens`` counts all
+    their requests first ran; ``prefilled_tokens`` are the rest. Of the matched ones the store
+    loaded ``disk_tokens`` and ``remote_tokens`` for their requests. ``computed_tokens`` counts all
     positions that the model ran, including decoding and repeated work. ``yielded`` requests waited
     for another worker's prefill, or for their namespace.
 
@@ -35,6 +36,8 @@ class EngineStats:
     copied_tokens: int
     prefilled_tokens: int
     computed_tokens: int
+    disk_tokens: int = 0
+    remote_tokens: int = 0
     engines: int = 1
     engines_attached: int = 0
     engine_restarts: int = 0
@@ -44,15 +47,14 @@ class EngineStats:
 class Piece(NamedTuple):
     """The tokens of a request since the piece before it.
 
-    The last piece has the generation and the reason why it ended. ``reused_tokens`` is how many
-    tokens of the prompt were matched or copied. Each piece with tokens has it, for a caller that
-    stops early.
+    The last piece has the generation and the reason why it ended. ``reused`` is how many tokens of
+    the prompt were matched or copied. Each piece with tokens has it, for a caller that stops early.
     """
 
     token_ids: list[int]
     generation: Generation | None
     reason: FinishReason | None
-    reused_tokens: int | None = None
+    reused: ReusedTokens | None = None
 
 
 class AsyncEngine(Protocol):

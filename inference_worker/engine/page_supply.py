@@ -93,6 +93,15 @@ class PageSupply:
         with tracing.span("peek", run.span):
             return namespace.peek(run.ids)
 
+    def prefetch(self, number: int) -> None:
+        """Begins to load a waiting request's pages from the store's tier 3, if it has one."""
+        run = self._table.runs[number]
+        namespace = self._namespace(run)
+        if namespace is None or not run.shares_cache or not namespace.can_prefetch:
+            return
+        with tracing.span("prefetch", run.span):
+            namespace.prefetch(run.ids)
+
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
         """Matches all ids of a request and acquires pages for them.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from inference_worker.pages.layout import PageRef
 
@@ -47,12 +47,37 @@ class SamplingOptions:
 GREEDY: Final = SamplingOptions()
 
 
+class ReusedTokens(NamedTuple):
+    """The number of a prompt's tokens that were matched or copied, and of those by their source.
+
+    The store loaded ``disk`` tokens from its disk for this request, and ``remote`` tokens from the
+    store that hosts share. It had the rest in memory.
+    """
+
+    total: int = 0
+    disk: int = 0
+    remote: int = 0
+
+    @property
+    def memory(self) -> int:
+        """The tokens that were in memory."""
+        return self.total - self.disk - self.remote
+
+    def at_most(self, total: int) -> "ReusedTokens":
+        """Returns the counts for the first ``total`` tokens; remote tokens are the last."""
+        total = min(total, self.total)
+        disk = min(self.disk, total)
+        return ReusedTokens(total, disk, min(self.remote, total - disk))
+
+
 @dataclass(kw_only=True)
 class Generation:
     """The results of a request, and what it cost.
 
     ``matched_tokens`` were used in place and ``copied_tokens`` from a copy of a cached page;
-    ``prefilled_tokens`` are the rest of the prompt. ``computed_tokens`` counts all positions that
+    ``prefilled_tokens`` are the rest of the prompt. ``disk_tokens`` and ``remote_tokens`` are those
+    of the matched ones that the store loaded for the request: from its disk, and from the store
+    that hosts share. ``computed_tokens`` counts all positions that
     the model ran, including decoding. ``source_page`` is the page that was copied.
     ``recycled_pages`` counts pages that the store, by a bug, gave to others while they were in use.
     Such a request then uses nothing of the store, and its matched and copied tokens count as
@@ -67,6 +92,8 @@ class Generation:
     matched_tokens: int
     copied_tokens: int = 0
     prefilled_tokens: int
+    disk_tokens: int = 0
+    remote_tokens: int = 0
     computed_tokens: int = 0
     time_to_first_token: float = 0.0
     store_seconds: float = 0.0
@@ -77,6 +104,12 @@ class Generation:
     preemptions: int = 0
     store_failure: str | None = None
 
+    @property
+    def reused(self) -> ReusedTokens:
+        """The tokens of the prompt that were not computed, by their source."""
+        total = self.matched_tokens + self.copied_tokens
+        return ReusedTokens(total, self.disk_tokens, self.remote_tokens)
+
     def plain(self) -> dict[str, Any]:
         """Returns all fields for JSON: pages as ``[extent, slot]``, times in milliseconds."""
         return {
@@ -85,6 +118,8 @@ class Generation:
             "matched_tokens": self.matched_tokens,
             "copied_tokens": self.copied_tokens,
             "prefilled_tokens": self.prefilled_tokens,
+            "disk_tokens": self.disk_tokens,
+            "remote_tokens": self.remote_tokens,
             "computed_tokens": self.computed_tokens,
             "ttft_ms": self.time_to_first_token * 1e3,
             "store_ms": self.store_seconds * 1e3,

@@ -107,6 +107,7 @@ class RequestRun:
         self._waited_before = found.store_seconds
         found.matched_tokens, found.copied_tokens = pages.matched_tokens, pages.copied_tokens
         found.prefilled_tokens = found.prompt_tokens - self._computed
+        found.disk_tokens, found.remote_tokens = pages.loaded_tokens
         found.matched_pages, found.source_page = pages.matched_pages, pages.source_page
         self._prefill = tracing.begin(
             "prefill",
@@ -235,6 +236,7 @@ class RequestRun:
         self.uses_store = False
         found = self.generation
         found.matched_tokens = found.copied_tokens = 0
+        found.disk_tokens = found.remote_tokens = 0
         found.matched_pages, found.source_page = [], None
         found.prefilled_tokens = found.prompt_tokens
         found.recycled_pages += len(why.pages)

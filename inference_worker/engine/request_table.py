@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from inference_worker.engine.request import FinishReason
 from inference_worker.engine.request_run import RequestRun
@@ -10,6 +11,8 @@ from inference_worker.pages.sequence import SequencePages
 from kvstore_client.errors import PageRecycled
 
 _logger = logging.getLogger(__name__)
+
+TOTALS: Final = ("prompt", "matched", "copied", "prefilled", "disk", "remote", "computed")
 
 
 class RequestTable:
@@ -27,7 +30,7 @@ class RequestTable:
     ) -> None:
         """Calls ``on_gone`` with each request's number at its end, ``check_error`` with errors."""
         self.runs: dict[int, RequestRun] = {}
-        self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
+        self.totals = dict.fromkeys(TOTALS, 0)
         # Requests that end as soon as the step allows; their listeners receive no more tokens.
         self.aborted: set[int] = set()
         self.yielded_count = 0
@@ -42,6 +45,8 @@ class RequestTable:
             self.totals["matched"] += found.matched_tokens
             self.totals["copied"] += found.copied_tokens
             self.totals["prefilled"] += found.prefilled_tokens
+            self.totals["disk"] += found.disk_tokens
+            self.totals["remote"] += found.remote_tokens
 
     def yielded(self, run: RequestRun) -> None:
         """Counts a request that waits for another worker's prefill, once."""

@@ -8,6 +8,7 @@ youngest gives way. As in SGLang's, the request with most tokens cached is admit
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 
@@ -54,6 +55,10 @@ class Supply(Protocol):
         """Returns how many of a waiting request's tokens are cached; holds nothing."""
         ...
 
+    def prefetch(self, number: int) -> None:
+        """Begins to load into memory what slower tiers have of a waiting request; holds nothing."""
+        ...
+
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
         """Matches a waiting request and acquires pages for all its tokens, or holds nothing.
 
@@ -81,6 +86,11 @@ class Supply(Protocol):
 PATIENCE: Final = 8
 # Each peek is a call to the store: about 0.3 ms.
 PEEKS_A_STEP: Final = 4
+# Each prefetch is a call to the store, of about the same time.
+PREFETCHES_A_STEP: Final = 4
+# The most waiting requests whose pages were loaded ahead. More of them would only use up the free
+# slots: the store evicts those pages before their requests run.
+PREFETCHED_AHEAD: Final = 16
 # A peek is outdated after this time: other workers publish, and the store evicts.
 PEEK_SECONDS: Final = 2.0
 
@@ -90,6 +100,7 @@ class Waiting:
     """A request that holds nothing: its ids, and how many of them are cached.
 
     ``resumes`` is whether it ran before. ``cached`` is the result of the last peek.
+    ``prefetched`` is whether the supply was asked to load its pages ahead.
     """
 
     number: int
@@ -97,6 +108,7 @@ class Waiting:
     resumes: bool = False
     may_yield: bool = True
     cached: int = 0
+    prefetched: bool = False
     _peeked_at: float | None = None
     _peeked_version: int = 0
     # If another worker computes what it lacks: when to try again, and since when it waits.
@@ -188,6 +200,23 @@ class WaitingQueue:
         stale = [job for job in jobs if job.is_stale(self._version, now)]
         for job in sorted(stale, key=lambda each: each.peek_order)[:PEEKS_A_STEP]:
             job.peeked(supply.peek(job.number), self._version, now)
+
+    def prefetch(self, supply: Supply) -> None:
+        """Asks the supply to load the pages of a few requests that wait, of each once.
+
+        The oldest come first. Requests that ran before run next, and a request that waits for
+        another worker's prefill needs pages that nobody has computed.
+        """
+        ahead = sum(job.prefetched for job in self._jobs.values())
+        room = min(PREFETCHES_A_STEP, PREFETCHED_AHEAD - ahead)
+        jobs = (
+            job
+            for job in self._jobs.values()
+            if not (job.prefetched or job.resumes) and job.prefix is None
+        )
+        for job in islice(jobs, max(room, 0)):
+            job.prefetched = True
+            supply.prefetch(job.number)
 
     def total_lacking(self, now: float) -> int:
         """Counts the tokens that the requests lack that can be admitted now."""
@@ -342,6 +371,9 @@ class Scheduler:
         """
         if not self._running or now >= self._closed_until:
             self._admit(supply, now)
+        if self._running:
+            # They load while the step computes.
+            self._queue.prefetch(supply)
         return self._provide(list(self._parts()), supply, now)
 
     def _admit(self, supply: Supply, now: float) -> None:

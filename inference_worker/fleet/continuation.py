@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.engine.request import FinishReason, Generation, Request, ReusedTokens
 from inference_worker.errors import ContinuationError
 
 
@@ -65,9 +65,9 @@ class Continuation:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self._given) >= self._request.max_tokens else None
 
-    def reused(self, tokens: int | None) -> int | None:
+    def reused(self, tokens: ReusedTokens | None) -> ReusedTokens | None:
         """Returns how many of the prompt's own tokens a process reused, of all that it reused."""
-        return None if tokens is None else min(tokens, len(self._request.prompt_ids))
+        return None if tokens is None else tokens.at_most(len(self._request.prompt_ids))
 
     def whole(self, last: Generation | None) -> Generation:
         """Returns the results of the request, with its last process's figures for the prompt.
@@ -82,6 +82,7 @@ class Continuation:
             return found
         matched = min(found.matched_tokens, prompt)
         copied = min(found.copied_tokens, prompt - matched)
+        loaded = found.reused.at_most(matched)
         return replace(
             found,
             output_ids=list(self._given),
@@ -89,5 +90,7 @@ class Continuation:
             matched_tokens=matched,
             copied_tokens=copied,
             prefilled_tokens=prompt - matched - copied,
+            disk_tokens=loaded.disk,
+            remote_tokens=loaded.remote,
             time_to_first_token=self.first_token_seconds,
         )

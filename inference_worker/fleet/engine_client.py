@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Final
 
 from inference_worker.engine.async_engine import EngineStats, Piece
-from inference_worker.engine.request import Request
+from inference_worker.engine.request import Request, ReusedTokens
 from inference_worker.errors import EngineGoneError
 from inference_worker.fleet.protocol import (
     Frame,
@@ -76,7 +76,8 @@ class EngineClient:
         number, heard = self._listen()
         left = len(request.prompt_ids) + request.max_tokens
         self.outstanding_tokens += left
-        ended, reused = False, None
+        ended = False
+        reused: ReusedTokens | None = None
         try:
             self._send(request_frame(number, request))
             while not ended:
@@ -86,7 +87,7 @@ class EngineClient:
                     rest = max(0, min(left, request.max_tokens) - len(ids))
                     self.outstanding_tokens -= left - rest
                     left = rest
-                    reused = frame.fields["reused"]
+                    reused = ReusedTokens(*frame.fields["reused"])
                     yield Piece(ids, None, None, reused)
                     continue
                 ended = True

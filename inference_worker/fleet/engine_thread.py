@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from inference_worker.engine.async_engine import EngineStats, Piece
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.engine.request import FinishReason, Generation, Request, ReusedTokens
 from inference_worker.errors import DeviceLostError, EngineBusyError, EngineGoneError
 
 
@@ -22,24 +22,24 @@ class EngineStream:
     on the loop's.
     """
 
-    def __init__(self, request: Request, reused_tokens: Callable[["EngineStream"], int]) -> None:
-        """Starts on the running loop; calls ``reused_tokens`` with the first token."""
+    def __init__(self, request: Request, reused: Callable[["EngineStream"], ReusedTokens]) -> None:
+        """Starts on the running loop; calls ``reused`` with the first token."""
         self.request = request
         # Used by the engine's thread: the request's number within its engine.
         self.number: int | None = None
-        self._reused_tokens = reused_tokens
+        self._find_reused = reused
         self._loop = asyncio.get_running_loop()
         self._came = asyncio.Event()
         self._mutex = Lock()
         self._tokens: list[int] = []
-        self._reused: int | None = None
+        self._reused: ReusedTokens | None = None
         self._end: tuple[Generation, FinishReason] | None = None
         self._error: Exception | None = None
 
     def on_token(self, token: int) -> None:
         """Passes a token on; raises ``RuntimeError`` if the loop is closed."""
         if self._reused is None:
-            self._reused = self._reused_tokens(self)
+            self._reused = self._find_reused(self)
         with self._mutex:
             self._tokens.append(token)
         self._loop.call_soon_threadsafe(self._came.set)
@@ -194,7 +194,7 @@ class EngineThread:
             waiting = self._counts.waiting + self._unseen
             if waiting + self._counts.running >= self._most:
                 raise EngineBusyError(f"{waiting} requests wait already")
-            stream = EngineStream(request, self._reused_tokens)
+            stream = EngineStream(request, self._reused)
             self._unseen += 1
             self._orders.append(_Order(stream, adds=True))
             self._changed.notify()
@@ -257,12 +257,11 @@ class EngineThread:
             self._counts = counts
             self._unseen -= seen
 
-    def _reused_tokens(self, stream: EngineStream) -> int:
+    def _reused(self, stream: EngineStream) -> ReusedTokens:
         """Returns how many tokens the cache saved a request that has its first token."""
         assert stream.number is not None  # it was added
         self._count(0)
-        found = self._engine.generation(stream.number)
-        return found.matched_tokens + found.copied_tokens
+        return self._engine.generation(stream.number).reused
 
     def _fail(self, error: BaseException, streams: set[EngineStream]) -> None:
         # The process's main function logs a lost device as it ends the process.

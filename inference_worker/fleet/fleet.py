@@ -143,7 +143,7 @@ class Fleet:
                     async for piece in pieces:
                         if not way.given and piece.token_ids:
                             way.first_token_seconds = time.perf_counter() - begin
-                        new, reused = way.take(piece.token_ids), way.reused(piece.reused_tokens)
+                        new, reused = way.take(piece.token_ids), way.reused(piece.reused)
                         if piece.generation is not None:
                             yield Piece(new, way.whole(piece.generation), piece.reason, reused)
                             return

@@ -72,7 +72,7 @@ class EngineServer:
             async with aclosing(self._engine.generate(request_of(frame))) as pieces:
                 async for piece in pieces:
                     if piece.token_ids:
-                        told = {"op": "tokens", "id": number, "reused": piece.reused_tokens}
+                        told = {"op": "tokens", "id": number, "reused": piece.reused}
                         self._put(Frame(told, piece.token_ids))
                     if piece.generation is not None:
                         assert piece.reason is not None  # the last has both

@@ -4,16 +4,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from inference_worker.engine.async_engine import AsyncEngine
-from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.request import FinishReason, Request, ReusedTokens
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import Prepared
 from inference_worker.http.problem import is_refusal
 from inference_worker.model.text import StopText, TextStream
 from inference_worker.model.tokenizer import Tokenizer
+
+# Where a request's cached tokens were as it was matched.
+TIERS: Final = ("memory", "disk", "remote")
 
 
 class Delta(NamedTuple):
@@ -41,7 +44,7 @@ class Choice:
         self._pieces: list[str] = []
         self._text = TextStream(tokenizer, self._pieces.append, context)
         self.completion_tokens = 0
-        self.reused_tokens = 0
+        self.reused = ReusedTokens()
 
     @property
     def prompt_tokens(self) -> int:
@@ -61,7 +64,7 @@ class Choice:
                 while True:
                     piece = await anext(pieces)
                     begin = self._count_time(begin, len(piece.token_ids))
-                    self.reused_tokens = piece.reused_tokens or 0
+                    self.reused = piece.reused or self.reused
                     text = self._take(piece.token_ids)
                     if piece.reason is not None:
                         text += self._rest()
@@ -165,7 +168,10 @@ class Choices:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def usage(self) -> dict[str, Any]:
-        """Counts tokens as OpenAI does: each prompt once, and its tokens cached at first."""
+        """Counts tokens as OpenAI does: each prompt once, and its tokens cached at first.
+
+        ``cached_tokens_by_tier`` is ours: where those tokens were as the request was matched.
+        """
         first = self.choices[:: len(self.choices) // self._prompt_count]
         prompt = sum(each.prompt_tokens for each in first)
         completion = sum(each.completion_tokens for each in self.choices)
@@ -173,7 +179,12 @@ class Choices:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(each.reused_tokens for each in first)},
+            "prompt_tokens_details": {
+                "cached_tokens": sum(each.reused.total for each in first),
+                "cached_tokens_by_tier": {
+                    tier: sum(getattr(each.reused, tier) for each in first) for tier in TIERS
+                },
+            },
         }
 
 

@@ -97,3 +97,12 @@ class EngineCollector(Collector):
             ("computed_tokens", "All positions that the model ran.", stats.computed_tokens),
         ):
             yield CounterMetricFamily(f"{PREFIX}_{name}", meaning, value)
+        loaded = CounterMetricFamily(
+            f"{PREFIX}_loaded_tokens",
+            "Of the matched tokens, those that the store loaded for their request, by tier: disk,"
+            " or remote, the store that hosts share.",
+            labels=["tier"],
+        )
+        loaded.add_metric(["disk"], stats.disk_tokens)
+        loaded.add_metric(["remote"], stats.remote_tokens)
+        yield loaded

@@ -242,6 +242,15 @@ class SequencePages:
         return len(self._matched) * self._pool.layout.page_tokens
 
     @property
+    def loaded_tokens(self) -> tuple[int, int]:
+        """The matched tokens that the store loaded for this: from disk, and from remote."""
+        if self._acquired is None:
+            return 0, 0
+        disk, remote = self._acquired.match.loaded_pages
+        page_tokens = self._pool.layout.page_tokens
+        return disk * page_tokens, remote * page_tokens
+
+    @property
     def matched_pages(self) -> list[PageRef]:
         """The pages used in place."""
         return list(self._matched)

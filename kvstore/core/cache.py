@@ -17,6 +17,7 @@ from kvstore.core.tiers.disk_reads import DiskReads
 from kvstore.core.tiers.disk_writes import DiskWrites
 from kvstore.core.tiers.group_reads import GroupReads
 from kvstore.core.tiers.moves import Moves
+from kvstore.core.tiers.read_slots import RecentUses
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.verbs.insert import Inserting
 from kvstore.core.verbs.lease_lifecycle import Lifecycle
@@ -70,6 +71,7 @@ class PrefixCache:
         moves, writes, reads = Moves(state), DiskWrites(state), DiskReads(state)
         group_reads = GroupReads(state)
         self.state = state
+        self.recent_uses = RecentUses()
         # Leases and their processes.
         self.grant = lifecycle.grant
         self.renew = lifecycle.renew
@@ -132,6 +134,7 @@ class PrefixCache:
         self.disk_writes = writes.under_way
         self.writes_wanted = writes.writes_wanted
         self.plan_writes = writes.plan_writes
+        self.bytes_under_way = writes.bytes_under_way
         self.write_is_stale = writes.write_is_stale
         self.finish_writes = writes.finish_writes
         self.forget_kept = writes.forget_kept
@@ -142,6 +145,9 @@ class PrefixCache:
         self.reads_in = reads.reads_in
         self.locate = reads.locate
         self.begin_read = reads.begin_read
+        self.extend_read = reads.extend_read
+        self.take_run = reads.take_run
+        self.publish_run = reads.publish_run
         self.finish_read = reads.finish_read
         self.group_reads = group_reads.under_way
         self.group_reads_in = group_reads.reads_in

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kvstore.remote.errors import RemoteError
+from kvstore.remote.finding import Finding
 
 MOST_CONTROL_BYTES: Final = 64
 
@@ -48,6 +49,9 @@ class ReadResult(Enum):
     """The engine has no such value."""
     WRONG_SIZE = "wrong_size"
     """The engine has a value of another length. The buffer's content is undefined."""
+    AWAY = "away"
+    """The node that may have the value does not answer, and other nodes do. The buffer's content
+    is undefined."""
 
 
 def require_lives(lives_ms: Sequence[int]) -> None:
@@ -63,6 +67,11 @@ class RemoteEngine(Protocol):
     results before an error count. Until such an iterator ends, its buffers belong to the engine.
     It ends by its last result, by an error or by ``close``. A caller that stops early loses the
     connection under it.
+
+    An engine of several nodes loses one node's names alone while others answer. Those names are
+    absent in ``exists_many``, AWAY in ``get_many``, and have an error in ``put_many`` whose
+    reaction is AWAY. If no node answers that has one of a call's names, the call raises.
+    ``delete_many`` and ``refresh_many`` serve the other nodes before they raise.
     """
 
     @property
@@ -119,7 +128,8 @@ class RemoteEngine(Protocol):
     ) -> bool:
         """Writes a control value. Returns False if there is one and it was to be absent.
 
-        An error leaves open whether the value was written.
+        An error leaves open whether the value was written. Raises ``ReplicasMissing`` if fewer
+        replicas have it than the engine was told to wait for.
         """
         ...
 
@@ -133,6 +143,13 @@ class RemoteEngine(Protocol):
 
     def ping(self, deadline: float) -> None:
         """Returns if the engine answers. Makes a connection first if none exists."""
+        ...
+
+    def findings(self, deadline: float) -> list[Finding]:
+        """Returns the settings of the engine that cost hits or promises, as far as it tells them.
+
+        Raises only if the engine does not answer.
+        """
         ...
 
     def close(self) -> None:

@@ -12,12 +12,7 @@ from time import monotonic
 from typing import Final, Literal
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from kvstore.remote.buffers import copy_bytes
@@ -28,15 +23,14 @@ from kvstore.remote.engine import (
     require_lives,
 )
 from kvstore.remote.errors import (
-    CommandForbidden,
-    CredentialRefused,
     DeadlinePassed,
     EngineClosed,
-    EngineRefused,
     EngineUnreachable,
     RemoteError,
     ReplyMalformed,
 )
+from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.objects import path_of, remote_error
 
 CAPABILITIES: Final = EngineCapabilities(
     exists_in_one_trip=False,
@@ -48,7 +42,19 @@ CAPABILITIES: Final = EngineCapabilities(
     registered_memory=False,
     keeps_deadlines=False,
 )
+NOTHING_EXPIRES: Final = Finding(
+    FindingKind.HITS,
+    "expiry",
+    "none",
+    "A folder expires nothing and grows without bound.",
+    "Delete files below kv1 that nobody used for longer than --remote-ttl, by a job of your own.",
+)
 _CLOCK: Final = "kvr/clock"
+
+
+def open_folder(folder: str) -> "FolderEngine":
+    """Returns the engine of a helper: see :mod:`kvstore.remote.process.helper`."""
+    return FolderEngine(Path(folder))
 
 
 class FolderEngine:
@@ -97,7 +103,7 @@ class FolderEngine:
         require_lives(lives_ms)
         for name, value in zip(names, values, strict=True):
             with self._call(deadline):
-                obstore.put(self._store, _path(name), value, use_multipart=False)
+                obstore.put(self._store, path_of(name), value, use_multipart=False)
             yield None
 
     def refresh_many(
@@ -123,7 +129,7 @@ class FolderEngine:
         mode: Literal["create", "overwrite"] = "create" if only_if_absent else "overwrite"
         with self._call(deadline):
             try:
-                obstore.put(self._store, _path(name), value, use_multipart=False, mode=mode)
+                obstore.put(self._store, path_of(name), value, use_multipart=False, mode=mode)
             except AlreadyExistsError:
                 return False
         return True
@@ -133,7 +139,7 @@ class FolderEngine:
         for name in names:
             with self._call(deadline):
                 try:
-                    obstore.delete(self._store, _path(name))
+                    obstore.delete(self._store, path_of(name))
                 except FileNotFoundError:
                     continue
 
@@ -149,6 +155,11 @@ class FolderEngine:
         with self._call(deadline):
             return
 
+    def findings(self, deadline: float) -> list[Finding]:
+        """Says that nothing expires."""
+        with self._call(deadline):
+            return [NOTHING_EXPIRES]
+
     def close(self) -> None:
         """Refuses later calls. Those under way end by themselves."""
         self._closed.set()
@@ -156,7 +167,7 @@ class FolderEngine:
     def _exists(self, name: bytes, deadline: float) -> bool:
         with self._call(deadline):
             try:
-                obstore.head(self._store, _path(name))
+                obstore.head(self._store, path_of(name))
             except FileNotFoundError:
                 return False
         return True
@@ -165,7 +176,7 @@ class FolderEngine:
         """Returns a file's content if its length is within bounds."""
         with self._call(deadline):
             try:
-                found = obstore.get(self._store, _path(name))
+                found = obstore.get(self._store, path_of(name))
             except FileNotFoundError:
                 return ReadResult.MISSING
             if not least <= found.meta["size"] <= most:
@@ -186,20 +197,10 @@ class FolderEngine:
             if _identity(self._folder) != self._identity:
                 raise EngineUnreachable(f"another folder is at {self._folder}")
             yield
-        except (PermissionError, PermissionDeniedError) as error:
-            raise CommandForbidden(str(error)) from error
-        except UnauthenticatedError as error:
-            raise CredentialRefused(str(error)) from error
-        except BaseError as error:
-            raise EngineRefused(str(error)) from error
-        except OSError as error:
-            raise EngineUnreachable(str(error)) from error
+        except (BaseError, OSError) as error:
+            raise remote_error(error) from error
 
 
 def _identity(folder: Path) -> tuple[int, int]:
     status = folder.stat()
     return status.st_dev, status.st_ino
-
-
-def _path(name: bytes) -> str:
-    return name.decode("ascii")

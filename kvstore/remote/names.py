@@ -23,9 +23,12 @@ SLOT_COUNT: Final = 16_384
 # Labels: BLAKE2b's personalisation, one for each use of the secret.
 _TAG: Final = b"kvs-r-tag-1"
 _PAGE: Final = b"kvs-r-page-1"
+_SHARD: Final = b"kvs-r-shard-1"
 _TAG_BYTES: Final = 8
 _PAGE_BYTES: Final = 20
 _PREFIX_TAGS: Final = 4096
+_SHARD_BYTES: Final = 8
+_SEGMENTS: Final = 4096
 
 
 class UnusableSecret(ValueError):
@@ -76,6 +79,11 @@ class RemoteNames:
     def __init__(self, secret: bytes) -> None:
         self._secret = checked_secret(secret)
         self._tag = lru_cache(_PREFIX_TAGS)(self._make_tag)
+        self.shard = lru_cache(_SEGMENTS)(self._make_shard)
+
+    def canary(self, mark: bytes) -> bytes:
+        """Returns the name of a value that a host writes to see whether the engine works."""
+        return b"kv1/{%b}/canary" % mark.hex().encode()
 
     def control(self, namespace_digest: bytes, shard: int) -> bytes:
         """Returns the name of a shard's control value, which is the same in every revision."""
@@ -95,6 +103,11 @@ class RemoteNames:
             self._tag(page.namespace_digest, page.shard),
             hidden.hex().encode(),
         )
+
+    def _make_shard(self, namespace_digest: bytes, segment: bytes) -> int:
+        """Returns the shard of a segment, by the digest of its first page."""
+        drawn = keyed_digest(self._secret, _SHARD, _SHARD_BYTES, namespace_digest, segment)
+        return int.from_bytes(drawn) % SHARD_COUNT
 
     def _make_tag(self, namespace_digest: bytes, shard: int) -> bytes:
         if not 0 <= shard < SHARD_COUNT:

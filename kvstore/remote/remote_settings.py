@@ -29,11 +29,15 @@ class RemoteSettings:
     write_threads: int = 1
     look_threads: int = 4
     """Looks that the callers make at a time."""
+    removal_threads: int = 4
+    """Removals that are carried out at a time."""
     writes: bool = True
     """Pages are written, and not only read."""
 
     @property
     def connection_count(self) -> int:
         """Connections that the engine should have: one for each thread that may call it."""
-        # The two others are those of removals and of upkeep.
-        return self.look_threads + self.read_threads + self.write_threads + 2
+        # The others are those of the thread that writes pages, which asks whether they are there,
+        # of upkeep and of the removals of other hosts. The probe works while none of them does.
+        transfers = self.look_threads + self.read_threads + self.write_threads
+        return transfers + self.removal_threads + 3

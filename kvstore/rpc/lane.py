@@ -61,9 +61,10 @@ METHODS = (
     ),
     "/kvstore.v1.LeaseService/RenewLease",
     "/kvstore.v1.PrefixCacheService/RunStep",
+    "/kvstore.v1.PrefixCacheService/PrefetchPrefix",
 )
 # The methods whose servicers take tokens beside the message.
-TOKENS_BESIDE = frozenset(METHODS[:2])
+TOKENS_BESIDE = frozenset((*METHODS[:2], METHODS[-1]))
 SUCCEEDED = b""
 # Bytes of a call's head: three small fields.
 MAX_HEAD_BYTES = 1 << 10

@@ -56,6 +56,8 @@ GIVING_BACK = frozenset(
 REQUEST_PATH = "/kvstore.v1.PrefixCacheService/"
 # The messages in requests that have to be there.
 REQUIRED = frozenset({"caller", "identity", "layout", "sequence"})
+# The methods whose callers may have no lease.
+WITHOUT_LEASE = frozenset({"/kvstore.v1.PrefixCacheService/PrefetchPrefix"})
 # The methods whose requests may leave their id empty.
 WITHOUT_ID = frozenset(
     {"/kvstore.v1.NamedPinService/ListPins", "/kvstore.v1.StoreService/WatchEvents"}
@@ -140,7 +142,8 @@ class Method(NamedTuple):
     ``longest`` bounds the deadline in seconds, ``most_bytes`` the request; ``size_limit`` is the
     name of that limit. A method that is ``giving_back`` is not refused for its rate. A request has
     to have the messages of ``required``, and ids of 128 bits in the fields of ``ids``. A step's
-    method ``has_operations``. Work in the background gives way to methods ``on_request_path``.
+    method ``has_operations``, and a step gives its own caller to methods that have one
+    (``has_caller``). Work in the background gives way to methods ``on_request_path``.
     """
 
     path: str
@@ -155,6 +158,7 @@ class Method(NamedTuple):
     ids: tuple[str, ...] = ()
     has_operations: bool = False
     on_request_path: bool = False
+    has_caller: bool = False
 
 
 def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) -> Method:
@@ -164,7 +168,9 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
     size_limit = size_limit_of(path)
     parts = described.input_type.fields
     parse: Callable[[bytes], Any] = GetMessageClass(described.input_type).FromString
-    has_operations = "operations" in described.input_type.fields_by_name
+    names = described.input_type.fields_by_name
+    has_operations = "operations" in names
+    required = REQUIRED - {"caller"} if path in WITHOUT_LEASE else REQUIRED
     return Method(
         path,
         serve,
@@ -175,10 +181,11 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
         limits.max_watch if described.server_streaming else limits.max_deadline,
         path in GIVING_BACK,
         described.server_streaming,
-        tuple(each.name for each in parts if each.name in REQUIRED),
+        tuple(each.name for each in parts if each.name in required),
         () if path in WITHOUT_ID else tuple(each.name for each in parts if _is_id(each)),
         has_operations,
         path.startswith(REQUEST_PATH),
+        "caller" in names,
     )
 
 
@@ -363,7 +370,7 @@ class Operations:
 
     def _complete(self, request: Any, method: Method) -> None:  # noqa: ANN401  # as answer
         """Gives a request the caller and the namespace of the step."""
-        if "caller" not in method.required:
+        if not method.has_caller:
             return
         if request.HasField("caller"):
             raise InvalidField(field="caller", why="the step has one for all operations")

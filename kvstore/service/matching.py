@@ -14,7 +14,16 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from kvstore import tracing
-from kvstore.core import Caller, Grant, Match, MatchOptions, PrefixCache, Sequence
+from kvstore.core import (
+    Caller,
+    Grant,
+    Identity,
+    Match,
+    MatchOptions,
+    Prefetched,
+    PrefixCache,
+    Sequence,
+)
 from kvstore.core.tiers.moves import Move
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection, PageCheck
@@ -23,7 +32,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.disk_reader import NO_PART, DiskPart
+from kvstore.service.page_io.load_call import NO_PART, DiskPart
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
@@ -192,6 +201,17 @@ class Matching:
             if checks is None or self._settle(checks, self._read(checks)):
                 return _with_tier_3(match, part) if part.end else match, grant
 
+    def prefetch(
+        self, who: Caller | Identity, namespace_id: bytes, sequence: Sequence
+    ) -> Prefetched:
+        """Begins to load what tier 3 has of a sequence, and returns what a match would find.
+
+        Waits for no load, evicts and pins nothing, and counts nothing. ``who`` is a lease, or an
+        operator, whose sequence has no base. Raises StoreDraining, besides the errors of the core.
+        """
+        self._leases.require_open()
+        return self._tier3.loader.prefetch(who, namespace_id, sequence)
+
     def _bring(
         self,
         caller: Caller,
@@ -328,5 +348,6 @@ def _with_tier_3(match: Match, part: DiskPart) -> Match:
     matched = match.matched_token_count
     return match._replace(
         tier_3_token_count=max(part.end - matched, 0),
-        tier_3_loaded_token_count=max(min(part.end, matched) - part.start, 0),
+        tier_3_loaded_token_count=part.loaded(matched),
+        remote_loaded_token_count=part.shared_loaded(matched),
     )

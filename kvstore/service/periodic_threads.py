@@ -106,7 +106,7 @@ class Reaper(Ticker):
             store.expire,
             store.named_pins.expire,
             store.thrash.look,
-            store.tier3.silent_losses.step,
+            store.tier3.step,
         )
         super().__init__("reaper", works, clock=clock, interval=interval)
 

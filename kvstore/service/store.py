@@ -165,6 +165,7 @@ class KVStore:
         # The request path. The other verbs of it are below.
         self.match = matching.match
         self.acquire = matching.acquire
+        self.prefetch = matching.prefetch
         # Administration.
         self.responds = admin.responds
         self.stats = admin.stats

@@ -71,7 +71,7 @@ class MatchPrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
 
 class PrefixMatch(_message.Message):
-    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups", "tier_3_loaded_token_count")
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups", "tier_3_loaded_token_count", "remote_loaded_token_count")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class PrefixMatch(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TIER_3_LOADED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOADED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     source: _types_pb2.SourcePage
@@ -88,7 +89,8 @@ class PrefixMatch(_message.Message):
     in_flight: InFlight
     groups: _containers.RepeatedCompositeFieldContainer[GroupPages]
     tier_3_loaded_token_count: int
-    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ..., tier_3_loaded_token_count: _Optional[int] = ...) -> None: ...
+    remote_loaded_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ..., tier_3_loaded_token_count: _Optional[int] = ..., remote_loaded_token_count: _Optional[int] = ...) -> None: ...
 
 class GroupPages(_message.Message):
     __slots__ = ("group", "start_page", "runs")
@@ -109,6 +111,26 @@ class InFlight(_message.Message):
     inserted_token_count: int
     idle_ms: int
     def __init__(self, token_count: _Optional[int] = ..., inserted_token_count: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
+
+class PrefetchPrefixRequest(_message.Message):
+    __slots__ = ("caller", "namespace_id", "sequence")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    namespace_id: bytes
+    sequence: Sequence
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ...) -> None: ...
+
+class PrefetchPrefixResponse(_message.Message):
+    __slots__ = ("memory_token_count", "loading_token_count", "declined_token_count")
+    MEMORY_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOADING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    memory_token_count: int
+    loading_token_count: int
+    declined_token_count: int
+    def __init__(self, memory_token_count: _Optional[int] = ..., loading_token_count: _Optional[int] = ..., declined_token_count: _Optional[int] = ...) -> None: ...
 
 class PeekPrefixRequest(_message.Message):
     __slots__ = ("namespace_id", "tokens", "groups", "group_start_page")
@@ -301,20 +323,22 @@ class RunStepRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., operations: _Optional[_Iterable[_Union[StepOperation, _Mapping]]] = ...) -> None: ...
 
 class StepOperation(_message.Message):
-    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort")
+    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort", "prefetch")
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     MATCH_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     INSERT_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
     acquire: AcquirePrefixRequest
     match: MatchPrefixRequest
     reserve: ReservePagesRequest
     insert: InsertPrefixRequest
     release: ReleasePinsRequest
     abort: AbortReservationRequest
-    def __init__(self, acquire: _Optional[_Union[AcquirePrefixRequest, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesRequest, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixRequest, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsRequest, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationRequest, _Mapping]] = ...) -> None: ...
+    prefetch: PrefetchPrefixRequest
+    def __init__(self, acquire: _Optional[_Union[AcquirePrefixRequest, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesRequest, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixRequest, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsRequest, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationRequest, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchPrefixRequest, _Mapping]] = ...) -> None: ...
 
 class RunStepResponse(_message.Message):
     __slots__ = ("results",)
@@ -323,7 +347,7 @@ class RunStepResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[StepResult, _Mapping]]] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort", "error")
+    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort", "error", "prefetch")
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     MATCH_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +355,7 @@ class StepResult(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
     acquire: AcquirePrefixResponse
     match: MatchPrefixResponse
     reserve: ReservePagesResponse
@@ -338,4 +363,5 @@ class StepResult(_message.Message):
     release: ReleasePinsResponse
     abort: AbortReservationResponse
     error: _status_pb2.Status
-    def __init__(self, acquire: _Optional[_Union[AcquirePrefixResponse, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixResponse, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesResponse, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixResponse, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsResponse, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    prefetch: PrefetchPrefixResponse
+    def __init__(self, acquire: _Optional[_Union[AcquirePrefixResponse, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixResponse, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesResponse, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixResponse, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsResponse, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., prefetch: _Optional[_Union[PrefetchPrefixResponse, _Mapping]] = ...) -> None: ...

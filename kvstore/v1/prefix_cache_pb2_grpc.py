@@ -59,6 +59,11 @@ class PrefixCacheServiceStub:
                 request_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixResponse.FromString,
                 _registered_method=True)
+        self.PrefetchPrefix = channel.unary_unary(
+                '/kvstore.v1.PrefixCacheService/PrefetchPrefix',
+                request_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixResponse.FromString,
+                _registered_method=True)
         self.PeekPrefix = channel.unary_unary(
                 '/kvstore.v1.PrefixCacheService/PeekPrefix',
                 request_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.PeekPrefixRequest.SerializeToString,
@@ -142,6 +147,35 @@ class PrefixCacheServiceServicer:
 
         * `ALREADY_EXISTS` / `ID_REUSED`: a pin id is in use for other arguments.
         * `FAILED_PRECONDITION` / `TOMBSTONED`: a pin id was released already.
+        * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: the sequence's `base`
+        does not exist.
+        * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: the `base` does not reach
+        `position`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrefetchPrefix(self, request, context):
+        """Begins to load the pages of a sequence that only tier 3 has into tier 1, and waits for
+        none of them. For a request that waits in an engine's queue, so that its match finds
+        the pages in memory. It takes free slots only: it evicts no page, takes no pin, and
+        counts neither as a lookup nor as a hit. It covers the same pages as MatchPrefix, at
+        most len - 1 tokens. A match that arrives meanwhile joins the load, and does not read
+        the pages again. If tier 3 has a store that hosts share, that store gets 50
+        milliseconds to say which pages it has.
+
+        A server offers it with the feature `prefetch` of GetCapabilities, if it has a tier 3.
+        Without one it loads nothing.
+
+        The loads of a lease that are under way have at most `max_prefetch_bytes` of
+        GetCapabilities. A call without `caller` needs no lease. It is for operators: its
+        sequence has no `base`, and all such calls of its tenant share one more such bound.
+
+        Idempotent: a repeated call joins the loads under way.
+
+        Errors (besides the common ones):
+
         * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: the sequence's `base`
         does not exist.
         * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: the `base` does not reach
@@ -319,6 +353,11 @@ def add_PrefixCacheServiceServicer_to_server(servicer, server):
                     request_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixResponse.SerializeToString,
             ),
+            'PrefetchPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrefetchPrefix,
+                    request_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixResponse.SerializeToString,
+            ),
             'PeekPrefix': grpc.unary_unary_rpc_method_handler(
                     servicer.PeekPrefix,
                     request_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.PeekPrefixRequest.FromString,
@@ -402,6 +441,33 @@ class PrefixCacheService:
             '/kvstore.v1.PrefixCacheService/MatchPrefix',
             kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixRequest.SerializeToString,
             kvstore_dot_v1_dot_prefix__cache__pb2.MatchPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrefetchPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.PrefixCacheService/PrefetchPrefix',
+            kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixRequest.SerializeToString,
+            kvstore_dot_v1_dot_prefix__cache__pb2.PrefetchPrefixResponse.FromString,
             options,
             channel_credentials,
             insecure,

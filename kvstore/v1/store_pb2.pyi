@@ -53,7 +53,7 @@ class Quotas(_message.Message):
     def __init__(self, tier1_bytes: _Optional[int] = ..., share_bytes: _Optional[int] = ..., leases: _Optional[int] = ..., pins: _Optional[int] = ..., named_pins: _Optional[int] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones", "max_announced_bytes", "max_watch", "max_watchers", "max_held_group_pages")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones", "max_announced_bytes", "max_watch", "max_watchers", "max_held_group_pages", "max_prefetch_bytes")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class Limits(_message.Message):
     MAX_WATCH_FIELD_NUMBER: _ClassVar[int]
     MAX_WATCHERS_FIELD_NUMBER: _ClassVar[int]
     MAX_HELD_GROUP_PAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PREFETCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
@@ -96,7 +97,8 @@ class Limits(_message.Message):
     max_watch: _duration_pb2.Duration
     max_watchers: int
     max_held_group_pages: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ..., max_announced_bytes: _Optional[int] = ..., max_watch: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_watchers: _Optional[int] = ..., max_held_group_pages: _Optional[int] = ...) -> None: ...
+    max_prefetch_bytes: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ..., max_announced_bytes: _Optional[int] = ..., max_watch: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_watchers: _Optional[int] = ..., max_held_group_pages: _Optional[int] = ..., max_prefetch_bytes: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()

@@ -71,7 +71,7 @@ class Heard:
         async with aclosing(fleet.generate(request)) as pieces:
             async for piece in pieces:
                 assert self.generation is None
-                assert piece.reused_tokens == REUSED
+                assert piece.reused == REUSED
                 self.pieces.append(piece.token_ids)
                 self.generation, self.reason = piece.generation, piece.reason
         return self

@@ -1,8 +1,9 @@
-"""The contract of every remote engine: the one in memory, and real servers over each line."""
+"""The contract of every remote engine: in memory, in helpers, and on real servers."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from ssl import create_default_context
 from tempfile import TemporaryDirectory
@@ -11,10 +12,14 @@ from time import monotonic, time
 import pytest
 
 from kvstore.remote.engine import ReadResult, RemoteEngine
+from kvstore.remote.engine_url import open_engine
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, ReplyMalformed
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.memory_engine import MemoryEngine
+from remote.seaweed_server import seaweed_server
+from remote.stand_in_helpers import stand_in_engine
+from remote.valkey_groups import valkey_cluster, valkey_sentinel
 from remote.valkey_server import free_port, redis_binary, valkey_server
 from wire.certificates import Authority
 
@@ -28,48 +33,116 @@ def soon() -> float:
     return monotonic() + GENEROUS
 
 
+@contextmanager
+def memory(folder: Path) -> Iterator[MakeEngine]:
+    """A dictionary of this process."""
+    del folder
+    values: dict[bytes, tuple[bytes, int]] = {}
+    yield lambda: MemoryEngine(values)
+
+
+@contextmanager
+def folder_of_files(folder: Path) -> Iterator[MakeEngine]:
+    """A folder, in this process."""
+    folders = pytest.importorskip(
+        "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
+    )
+    yield lambda: folders.FolderEngine(folder)
+
+
+@contextmanager
+def folder_in_helpers(folder: Path) -> Iterator[MakeEngine]:
+    """A folder as servers use it."""
+    pytest.importorskip("obstore", reason="needs the package obstore: run make venv")
+    yield lambda: open_engine(f"file://{folder}")
+
+
+@contextmanager
+def stand_in(folder: Path) -> Iterator[MakeEngine]:
+    """An engine with no abilities but the necessary ones, in helpers."""
+    yield lambda: stand_in_engine(folder)
+
+
+@contextmanager
+def valkey_over_unix(folder: Path) -> Iterator[MakeEngine]:
+    """A server on a unix socket."""
+    with valkey_server(folder) as server:
+        yield lambda: server.engine(server.unix)
+
+
+@contextmanager
+def valkey_over_tcp(folder: Path) -> Iterator[MakeEngine]:
+    """A server on a port."""
+    with valkey_server(folder) as server:
+        yield lambda: server.engine(server.tcp)
+
+
+@contextmanager
+def valkey_cluster_of_six(folder: Path) -> Iterator[MakeEngine]:
+    """Three primaries with a replica each, which has to have each control value."""
+    with valkey_cluster(folder) as cluster:
+        yield lambda: cluster.engine(replicas=1)
+
+
+@contextmanager
+def valkey_with_sentinel(folder: Path) -> Iterator[MakeEngine]:
+    """A primary that a Sentinel names, and a replica that has to have each control value."""
+    with valkey_sentinel(folder) as group:
+        yield lambda: group.engine(replicas=1)
+
+
+@contextmanager
+def redis_over_tls(folder: Path) -> Iterator[MakeEngine]:
+    """Debian's server, with certificates of the test."""
+    authority = Authority(folder)
+    own = authority.issue("server", hosts=["127.0.0.1"])
+    port = free_port()
+    settings = (
+        f"tls-port {port}",
+        f"tls-cert-file {own.cert}",
+        f"tls-key-file {own.key}",
+        f"tls-ca-cert-file {authority.cert}",
+        "tls-auth-clients no",
+    )
+    with valkey_server(folder, *settings, binary=redis_binary(), port=0) as server:
+        yield lambda: ValkeyEngine(
+            EngineAddress(None, "127.0.0.1", port, is_tls=True),
+            credential=server.credential,
+            tls=create_default_context(cafile=authority.cert),
+            connect_seconds=5.0,
+        )
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[MakeEngine]:
+    """SeaweedFS."""
+    pytest.importorskip("obstore", reason="needs the package obstore: run make venv")
+    with seaweed_server(folder) as server:
+        yield server.engine
+
+
+ENGINES = {
+    "memory": memory,
+    "folder": folder_of_files,
+    "folder in helpers": folder_in_helpers,
+    "stand-in in helpers": stand_in,
+    "valkey over unix": valkey_over_unix,
+    "valkey over tcp": valkey_over_tcp,
+    "valkey cluster": valkey_cluster_of_six,
+    "valkey sentinel": valkey_with_sentinel,
+    "redis over tls": redis_over_tls,
+    "s3": s3_server,
+}
+
+
 @pytest.fixture(
     scope="module",
-    params=["memory", "folder", "valkey over unix", "valkey over tcp", "redis over tls"],
+    params=[pytest.param(each, marks=pytest.mark.s3) if each == "s3" else each for each in ENGINES],
 )
 def make_engine(request: pytest.FixtureRequest) -> Iterator[MakeEngine]:
     """Returns a function that connects one more engine to the same values."""
-    if request.param == "folder":
-        folders = pytest.importorskip(
-            "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
-        )
-        with TemporaryDirectory(prefix="kv-") as name:
-            yield lambda: folders.FolderEngine(Path(name))
-        return
-    if request.param == "memory":
-        values: dict[bytes, tuple[bytes, int]] = {}
-        yield lambda: MemoryEngine(values)
-        return
-    with TemporaryDirectory(prefix="kv-") as name:
-        folder = Path(name)
-        if request.param != "redis over tls":
-            with valkey_server(folder) as server:
-                is_unix = request.param == "valkey over unix"
-                yield lambda: server.engine(server.unix if is_unix else server.tcp)
-            return
-        binary = redis_binary()
-        authority = Authority(folder)
-        own = authority.issue("server", hosts=["127.0.0.1"])
-        port = free_port()
-        settings = (
-            f"tls-port {port}",
-            f"tls-cert-file {own.cert}",
-            f"tls-key-file {own.key}",
-            f"tls-ca-cert-file {authority.cert}",
-            "tls-auth-clients no",
-        )
-        with valkey_server(folder, *settings, binary=binary, port=0) as server:
-            yield lambda: ValkeyEngine(
-                EngineAddress(None, "127.0.0.1", port, is_tls=True),
-                credential=server.credential,
-                tls=create_default_context(cafile=authority.cert),
-                connect_seconds=5.0,
-            )
+    with TemporaryDirectory(prefix="kv-") as name, ENGINES[request.param](Path(name)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -84,6 +157,12 @@ def needs_expiry(engine: RemoteEngine) -> None:
     """Skips a test of expiry on an engine that says that it has none."""
     if not engine.capabilities.expires:
         pytest.skip("needs an engine that expires values, which this one does not")
+
+
+def needs_control_values(engine: RemoteEngine) -> None:
+    """Skips a test of control values on an engine that says that it has none."""
+    if not engine.capabilities.revisions:
+        pytest.skip("needs an engine with control values, which this one does not have")
 
 
 def fresh_names(count: int) -> list[bytes]:
@@ -213,6 +292,7 @@ def test_a_refresh_extends_lives_and_shortens_none(engine: RemoteEngine) -> None
 
 def test_a_control_value_is_set_once_or_replaced(engine: RemoteEngine) -> None:
     """The first of two hosts that set an absent one wins, and both learn it."""
+    needs_control_values(engine)
     name = fresh_names(1)[0].replace(b"kv1", b"kvr")
     assert engine.control(name, soon()) is None
     assert engine.set_control(name, b"one", LIFE_MS, soon(), only_if_absent=True)
@@ -267,12 +347,15 @@ CALLS: dict[str, Callable[[RemoteEngine, float], object]] = {
     "delete_many": lambda engine, deadline: engine.delete_many(fresh_names(1), deadline),
     "time_ms": lambda engine, deadline: engine.time_ms(deadline),
     "ping": lambda engine, deadline: engine.ping(deadline),
+    "findings": lambda engine, deadline: engine.findings(deadline),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_deadline_that_passed_ends_every_call(engine: RemoteEngine, call: str) -> None:
     """Calls begun too late do nothing, and the engine works afterwards."""
+    if "control" in call:
+        needs_control_values(engine)
     engine.ping(soon())
     with pytest.raises(DeadlinePassed):
         CALLS[call](engine, monotonic() - 1.0)

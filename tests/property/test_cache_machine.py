@@ -26,10 +26,12 @@ SHARE = 0.16
         (cache_machine.GroupedPages, SHARE),
         (cache_machine.HashedGroupedPages, SHARE / 3),
         (cache_machine.GroupedPagesInTwoTiers, SHARE),
+        (cache_machine.PagesInRuns, SHARE),
+        (cache_machine.PagesInRunsOfTwoTiers, SHARE / 2),
     ],
     ids=[
         *("page-1", "page-2", "page-16", "hash", "two-tiers", "two-tiers-hash"),
-        *("groups", "groups-hash", "groups-two-tiers"),
+        *("groups", "groups-hash", "groups-two-tiers", "runs", "runs-two-tiers"),
     ],
 )
 def test_cache_is_the_naive_model(

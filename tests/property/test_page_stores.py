@@ -10,7 +10,7 @@ from page_stores import tier_machine
 from page_stores.memory_page_store import MemoryPageStore
 
 from kvstore.core.tiers.disk_writes import DiskWrite
-from kvstore.service.page_io import disk_reader
+from kvstore.service.page_io import path_load
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.page_store import PageKey, Presence
@@ -58,7 +58,7 @@ def _misses_published(patch: pytest.MonkeyPatch) -> None:
     def every(_: object, checksums: Sequence[int | None]) -> list[int]:
         return [each or 0 for each in checksums]
 
-    patch.setattr(disk_reader, "takewhile", every)
+    patch.setattr(path_load, "takewhile", every)
 
 
 def _pending_pages_kept(patch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,14 @@ SHARE = 0.04
         (machines.JournaledTiers, SHARE / 2),
         (machines.JournaledGroupsInTiers, SHARE / 2),
         (machines.JournaledHashes, SHARE / 4),
+        (machines.JournaledRuns, SHARE / 2),
         (machines.Cleaned, SHARE),
         (machines.CleanedGroups, SHARE / 2),
         (machines.CleanedTiers, SHARE / 2),
         (machines.CleanedGroupsInTiers, SHARE / 2),
     ],
     ids=[
-        *("page-2", "groups", "two-tiers", "groups-two-tiers", "hash"),
+        *("page-2", "groups", "two-tiers", "groups-two-tiers", "hash", "runs"),
         *("cleaned", "cleaned-groups", "cleaned-two-tiers", "cleaned-groups-two-tiers"),
     ],
 )

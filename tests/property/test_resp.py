@@ -45,6 +45,9 @@ HOSTILE = (
         b"$3\r\nabcd\r\n",
         b"_\r\n",
         b"%1\r\n",
+        b"*1\r\n" * 100,
+        b"*3\r\n*3\r\n:1\r\n:1\r\n:1\r\n*3\r\n:1\r\n:1\r\n",
+        b"*-2\r\n",
         b"-" + b"\xff" * 20 + b"\r\n",
     ),
 )
@@ -78,6 +81,7 @@ CALLS: dict[str, Callable[[RespConnection, Pages], object]] = {
     "simple": lambda connection, _: connection.simple(),
     "outcome": lambda connection, _: connection.outcome(),
     "short_value": lambda connection, _: connection.short_value(64),
+    "reply": lambda connection, _: connection.reply(6, 64),
     "stored": lambda connection, _: connection.stored(),
     "pair": lambda connection, _: connection.pair(),
 }

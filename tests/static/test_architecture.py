@@ -45,6 +45,8 @@ TRACING = "kvstore.tracing"
 BACKGROUND = "kvstore.background"
 # Files of an operator, read without waiting for a pipe's other end.
 FILES = "kvstore.operator_files"
+# What a child does when its parent ends.
+SIGNALS = "kvstore.signals"
 # The log, and the call under way that it names.
 LOGS = "kvstore.logs"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
@@ -55,7 +57,7 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, BACKGROUND, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
-    "kvstore/remote": {ERRORS, FILES},
+    "kvstore/remote": {ERRORS, FILES, SIGNALS, "kvstore.storage", "kvstore.service.clock"},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
     "kvstore/metrics": {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
-TOOLS = ["chromium", "promtool"]
-PARTS = ["test", "kernels"]
+TOOLS = ["chromium", "promtool", "redis"]
+PARTS = ["test", "test-engines", "kernels"]
 # Replaces make: prints its target, and fails for the targets of the test.
 MAKE = """#!/bin/sh
 echo "made $1"
@@ -17,7 +17,8 @@ case " $FAILING " in *" $1 "*) exit 2 ;; esac
 
 
 @pytest.mark.parametrize(
-    ("failing", "status"), [([], 0), (TOOLS, 0), (["test"], 1), (["kernels"], 1), (PARTS, 1)]
+    ("failing", "status"),
+    [([], 0), (TOOLS, 0), (["test"], 1), (["test-engines"], 1), (["kernels"], 1), (PARTS, 1)],
 )
 def test_a_failing_part_fails_the_run(tmp_path: Path, failing: list[str], status: int) -> None:
     """A failing part does not stop the others and is not hidden; a missing tool is only named."""

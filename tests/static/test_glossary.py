@@ -33,8 +33,6 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "law": "invariant",
     "laws": "invariant",
     "ledger": "counts",
-    "look": "check",
-    "looks": "check",
     "membership": "lease",
     "patience": "timeout",
     "placing": "allocator",
@@ -57,7 +55,8 @@ TWINS: Final = frozenset(
         # The client's side of a thing of the store, with the name that its users know.
         *("EventWatch", "Hold", "InFlight", "Inserted", "Match", "Namespace", "PrefixCache"),
         *("NamespaceIdentity", "OpaqueContent", "PageLayout", "PagedContent", "Reservation"),
-        *("GroupInsert", "GroupPages", "GroupWindow", "ReuseHint", "RuntimeDir", "Source"),
+        *("GroupInsert", "GroupPages", "GroupWindow", "Prefetched", "ReuseHint", "RuntimeDir"),
+        "Source",
         # The worker's own pages, without a store.
         "PageRef",
         # Memory that the server exports and the client maps, and CUDA on both sides.
@@ -69,7 +68,7 @@ TWINS: Final = frozenset(
     )
 )
 # Names of two different things that are still to be told apart: only ever fewer.
-AMBIGUOUS: Final = frozenset({"Sampler", "Step", "Tail"})
+AMBIGUOUS: Final = frozenset({"RemoteStore", "Sampler", "Step", "Tail"})
 ENDINGS: Final = ("", "s", "es", "r", "er", "or", "d", "ed", "ing", "ion", "ions")
 
 

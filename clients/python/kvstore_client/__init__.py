@@ -10,7 +10,7 @@ from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig, ContiguousMemory
 from kvstore_client.kv_cache_groups import GroupInsert, GroupPages, GroupWindow
-from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.match import InFlight, Match, Prefetched, Source
 from kvstore_client.memory.address_range import AddressRange, RangeExtent
 from kvstore_client.namespace import Namespace
 from kvstore_client.namespace_key import NamespaceIdentity
@@ -45,6 +45,7 @@ __all__ = [
     "PageRef",
     "PagedContent",
     "Pages",
+    "Prefetched",
     "RangeExtent",
     "RemoteStore",
     "Reservation",

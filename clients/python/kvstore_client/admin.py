@@ -147,6 +147,23 @@ class Admin:
         )
         return response
 
+    def prefetch_prefix(
+        self, namespace_id: bytes, tokens: Tokens
+    ) -> prefix_cache_pb2.PrefetchPrefixResponse:
+        """Begins to load a prefix that only tier 3 has into memory, and waits for none of it.
+
+        Needs no lease. A store without the feature ``prefetch`` in its capabilities loads nothing.
+        Raises ``FeatureUnsupported`` for a store that is too old to know the call.
+        """
+        calls = self._calls()
+        request = prefix_cache_pb2.PrefetchPrefixRequest(
+            namespace_id=namespace_id, sequence={"tokens": pack_tokens(tokens)}
+        )
+        response: prefix_cache_pb2.PrefetchPrefixResponse = calls.call(
+            calls.prefix_cache.PrefetchPrefix, request, self._timeout
+        )
+        return response
+
     def pin_prefix(
         self,
         namespace_id: bytes,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import Final, NamedTuple, Self
 
-from kvstore.v1 import prefix_cache_pb2, types_pb2
+from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.errors import StoreError
 from kvstore_client.held_pages import HeldPages, Hold
 from kvstore_client.kv_cache_groups import GroupPages, pages_of_groups
@@ -38,6 +38,10 @@ class Source(HeldPages):
 
 
 MILLISECOND = 1e-3
+# The tiers of pages that were loaded for a match: the store's disk, and the store that hosts
+# share, which the protocol counts to tier 3 as well.
+DISK_TIER: Final = 3
+REMOTE_TIER: Final = 4
 NO_GROUPS: Mapping[int, GroupPages] = MappingProxyType({})
 
 
@@ -66,6 +70,32 @@ class InFlight:
         return cls(found.token_count, found.inserted_token_count, found.idle_ms * MILLISECOND)
 
 
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """The tokens of a sequence's whole pages, as a prefetch found them.
+
+    ``memory_token_count`` are in memory, and the next ``loading_token_count`` are being loaded.
+    ``declined_token_count`` more are on the store's disk and are not loaded now, because no slot
+    is free or too much is being loaded already. All are zero if the store does not prefetch.
+    After a failure of the store too, and ``failure`` is set.
+    """
+
+    memory_token_count: int = 0
+    loading_token_count: int = 0
+    declined_token_count: int = 0
+    failure: StoreError | None = None
+
+
+class LoadedPages(NamedTuple):
+    """The numbers of a match's last pages that were loaded for it: first disk, then remote."""
+
+    disk: int = 0
+    remote: int = 0
+
+
+NOTHING_LOADED: Final = LoadedPages()
+
+
 class Match(HeldPages):
     """A matched prefix, whose pages stay unchanged until it is released.
 
@@ -92,9 +122,9 @@ class Match(HeldPages):
         next_token: int | None = None,
         in_flight: InFlight | None = None,
         groups: Mapping[int, GroupPages] = NO_GROUPS,
-        disk_page_count: int = 0,
+        loaded: LoadedPages = NOTHING_LOADED,
     ) -> None:
-        """``disk_page_count`` of the last pages were read from the store's disk for this match."""
+        """``loaded`` says which of the last pages were loaded for this match."""
         self.pages = Pages() if pages is None else pages
         self.token_count = token_count
         self.failure = failure
@@ -103,7 +133,7 @@ class Match(HeldPages):
         self.in_flight = in_flight
         self.groups = groups
         self.hold = hold
-        self._disk_page_count = disk_page_count
+        self._loaded = loaded
         self._page_tiers: list[int] | None = None
 
     @property
@@ -113,16 +143,23 @@ class Match(HeldPages):
 
     @property
     def page_tiers(self) -> list[int]:
-        """The tier that each page came from: 1 or 2 for memory, 3 for the disk.
+        """The tier that each page came from: 1 or 2 for memory, 3 for the disk, 4 for remote.
 
         All pages are in memory. Tier 3 means that only the disk had the page as the match was
-        asked for. Older stores name the memory instead.
+        asked for, and 4 that only the store had it that hosts share. Older stores name the memory
+        instead.
         """
         if self._page_tiers is None:
-            tiers = self.pages.tiers
-            kept = max(len(tiers) - self._disk_page_count, 0)
-            self._page_tiers = tiers[:kept] + [types_pb2.TIER_3] * (len(tiers) - kept)
+            disk, remote = self.loaded_pages
+            memory = self.pages.tiers[: self.page_count - disk - remote]
+            self._page_tiers = memory + [DISK_TIER] * disk + [REMOTE_TIER] * remote
         return self._page_tiers
+
+    @property
+    def loaded_pages(self) -> LoadedPages:
+        """The numbers of the last pages that the store loaded for this match, by their source."""
+        remote = min(self._loaded.remote, self.page_count)
+        return LoadedPages(min(self._loaded.disk, self.page_count - remote), remote)
 
     @property
     def holds(self) -> list[Hold]:
@@ -168,5 +205,12 @@ def match_of(
         next_token=answer.next_token if answer.HasField("next_token") else None,
         in_flight=in_flight,
         groups=groups,
-        disk_page_count=answer.tier_3_loaded_token_count // page_tokens,
+        loaded=_loaded_pages(answer, page_tokens),
     )
+
+
+def _loaded_pages(answer: prefix_cache_pb2.PrefixMatch, page_tokens: int) -> LoadedPages:
+    """Returns how many pages of an answer the store loaded, and from where."""
+    count = answer.tier_3_loaded_token_count // page_tokens
+    remote = min(answer.remote_loaded_token_count // page_tokens, count)
+    return LoadedPages(count - remote, remote)

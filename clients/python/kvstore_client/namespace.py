@@ -19,7 +19,7 @@ from kvstore_client.held_pages import Hold, end_holds
 from kvstore_client.kv_cache_groups import GroupWindow, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.lifecycle.store_connector import Connector
-from kvstore_client.match import InFlight, Match, Source, match_of
+from kvstore_client.match import InFlight, Match, Prefetched, Source, match_of
 from kvstore_client.memory.address_range import AddressRange
 from kvstore_client.memory.mapped_extent import MappedExtent
 from kvstore_client.memory.page_generations import PageGenerations
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # The largest value of a uint32 field.
 MAX_SPEED = MAX_IDLE_MS = (1 << 32) - 1
 MILLISECONDS = 1_000
+# The feature of a store that loads pages ahead of a match.
+PREFETCH = "prefetch"
 ALL_BYTES = slice(None)
 
 
@@ -187,6 +189,37 @@ class Namespace:
             )
         except StoreError as error:
             return Acquired(Match(failure=error.with_traceback(None)))
+
+    @property
+    def can_prefetch(self) -> bool:
+        """True if the store in use loads pages ahead of a match, because it has a tier 3."""
+        session = self._connector.session
+        return session is not None and PREFETCH in session.features
+
+    def prefetch(self, tokens: Tokens, *, budget: StoreBudget | None = None) -> Prefetched:
+        """Begins to load the pages of ``tokens`` that only the store's tier 3 has into memory.
+
+        Does not wait for the loads: a match finds them later, or joins them. For a request that
+        waits in a queue. Takes free slots only, evicts and pins nothing, and may be repeated.
+        Makes no call unless :attr:`can_prefetch`. A failure of the store loads nothing and is in
+        ``Prefetched.failure``. Raises ``ValueError`` for invalid tokens.
+        """
+        packed = pack_tokens(tokens)
+        if not self.can_prefetch:
+            return Prefetched()
+        try:
+            session, opened = self._opened_session()
+            with session.request(budget or self.new_budget()) as asking:
+                answer = asking.ask(
+                    session.lease.prefetch, opened.namespace_id, packed, asking.remaining()
+                )
+        except StoreError as error:
+            if isinstance(error, NamespaceNotFound):
+                self._lost(session)
+            return Prefetched(failure=error.with_traceback(None))
+        return Prefetched(
+            answer.memory_token_count, answer.loading_token_count, answer.declined_token_count
+        )
 
     def reserve(
         self, *, start_page: int, page_count: int, budget: StoreBudget | None = None

@@ -108,7 +108,7 @@ PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
         doctor,
         health,
     ),
-    KEEP: (pins.pin, pins.unpin, pins.evict),
+    KEEP: (pins.pin, pins.unpin, pins.prefetch, pins.evict),
     OPERATE: (bench, replay),
 }
 for panel, listed in PANELS.items():

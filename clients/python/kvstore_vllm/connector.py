@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
+from kvstore_client.match import DISK_TIER, REMOTE_TIER
 from kvstore_vllm.blocks.swap_blocks import swap_blocks
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
@@ -186,14 +187,17 @@ class KvstoreConnector(KVConnectorBase_V1):
     def get_external_cache_hit_sources(
         self, request: "Request", num_external_tokens: int
     ) -> dict[CacheHitSource, int]:
-        """Returns the tokens of a planned load by where they came from: memory or disk."""
+        """Returns the tokens of a planned load by where they came from: memory, disk or remote."""
         if self._scheduler is None:
             return {}
-        on_disk = self._scheduler.planner.tokens_from_disk(request.request_id)
-        on_disk = min(on_disk, num_external_tokens)
+        loaded_from = self._scheduler.planner.loaded_from
+        remote = min(loaded_from(request.request_id, REMOTE_TIER), num_external_tokens)
+        disk = min(loaded_from(request.request_id, DISK_TIER), num_external_tokens - remote)
         sources = {
-            CacheHitSource.HOST: num_external_tokens - on_disk,
-            CacheHitSource.DISK: on_disk,
+            CacheHitSource.HOST: num_external_tokens - disk - remote,
+            CacheHitSource.DISK: disk,
+            # vLLM's value for a remote store.
+            CacheHitSource.EXTERNAL_UNSPECIFIED: remote,
         }
         return {source: count for source, count in sources.items() if count}
 

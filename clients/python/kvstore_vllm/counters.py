@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kvstore_client.match import DISK_TIER, REMOTE_TIER
+
 MICROSECONDS: Final = 1e6
 BYTES_OF_A_MEGABYTE: Final = 1e6
 
@@ -26,8 +28,12 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "kvstore_asked_tokens": ("Tokens of the requests that were looked up.", ""),
     "kvstore_matched_tokens": ("Tokens of whole pages that the store had.", ""),
     "kvstore_loaded_tokens": (
-        "Tokens whose KV was copied from the store, by the tier that had it: 3 is the disk.",
+        "Tokens whose KV was copied from the store, by the tier: 3 is the disk, remote is shared.",
         "tier",
+    ),
+    "kvstore_prefetched_tokens": (
+        "Tokens that the store was loading as it answered a prefetch, some of them several times.",
+        "",
     ),
     "kvstore_stored_tokens": ("Tokens whose KV this engine put into the store.", ""),
     "kvstore_failed_loads": ("Loads that failed, whose tokens were computed.", ""),
@@ -47,14 +53,17 @@ GAUGES: Final[Mapping[str, str]] = {
     ATTACHED: "1 while the store answers and every rank reaches its memory, as of the last step.",
 }
 OUTCOMES: Final = ("full", "partial", "miss", "timeout", "unavailable")
-# The store's tiers: memory, and the disk.
-TIERS: Final = (1, 2, 3)
-DISK: Final = 3
+# The values of the label for the tiers of a match's pages: memory, the disk, and remote.
+TIERS: Final[Mapping[int, str]] = {1: "1", 2: "2", DISK_TIER: "3", REMOTE_TIER: "remote"}
 COUNTED: Final = (
     *(Counted(f"lookups_{outcome}", "kvstore_lookups", outcome) for outcome in OUTCOMES),
     Counted("asked_tokens", "kvstore_asked_tokens"),
     Counted("matched_tokens", "kvstore_matched_tokens"),
-    *(Counted(f"loaded_tokens_{tier}", "kvstore_loaded_tokens", str(tier)) for tier in TIERS),
+    *(
+        Counted(f"loaded_tokens_{tier}", "kvstore_loaded_tokens", label)
+        for tier, label in TIERS.items()
+    ),
+    Counted("prefetched_tokens", "kvstore_prefetched_tokens"),
     Counted("stored_tokens", "kvstore_stored_tokens"),
     Counted("loads_failed", "kvstore_failed_loads"),
     Counted("saves_failed", "kvstore_failed_saves"),
@@ -98,7 +107,9 @@ def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
     for what in ("asked", "matched", "stored"):
         words[f"{what} tokens"] = counts.get(f"{what}_tokens", 0)
     words["loaded tokens"] = sum(counts.get(f"loaded_tokens_{tier}", 0) for tier in TIERS)
-    words["of them from disk"] = counts.get(f"loaded_tokens_{DISK}", 0)
+    words["of them from disk"] = counts.get(f"loaded_tokens_{DISK_TIER}", 0)
+    words["of them from remote"] = counts.get(f"loaded_tokens_{REMOTE_TIER}", 0)
+    words["prefetched tokens"] = counts.get("prefetched_tokens", 0)
     for verb, done in (("load", "loaded"), ("save", "stored")):
         copied, time = counts.get(f"{verb}_bytes", 0), counts.get(f"{verb}_microseconds", 0)
         words[f"{done} MB"] = round(copied / BYTES_OF_A_MEGABYTE, 1)

@@ -8,6 +8,7 @@ from kvstore.core.index.node import Anchor, Node, PageHashes, Position
 from kvstore.core.index.path_hashes import NOTHING
 from kvstore.core.index.radix import path_slots, subtree
 from kvstore.core.invariants.invariant import invariant
+from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.disk_state import DiskState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, LOWER
@@ -43,6 +44,8 @@ def check_disk(cache: PrefixCache) -> None:
         _check_untold(cache.state.disk)
         for namespace in cache.namespaces.values():
             _check_reads(cache, namespace)
+        for arena in cache.arenas.values():
+            _check_bounded(cache, arena)
 
 
 def _check_hashes(node: Node, hashes: PageHashes) -> None:
@@ -73,6 +76,8 @@ def _check_under_way(cache: PrefixCache) -> None:
         invariant(same, "a disk write holds its pages", write.pages)
     for read in cache.disk_reads:
         invariant(read.held_end == read.start, "a disk read holds all that is above it", read.start)
+        planned = read.start <= read.end <= read.planned_end == read.sources[-1].end
+        invariant(planned, "a disk read has slots for pages that it plans", read.sources)
 
 
 def _check_untold(disk: DiskState) -> None:
@@ -88,7 +93,25 @@ def _check_untold(disk: DiskState) -> None:
 def _check_reads(cache: PrefixCache, namespace: Namespace) -> None:
     every: list[DiskRead | GroupRead] = [*cache.disk_reads, *cache.group_reads]
     reads = [read for read in every if read.namespace is namespace]
-    digests = [page.digest for read in reads for page in read.pages]
+    digests = [
+        digest
+        for read in reads
+        for digest in (
+            read.planned_digests
+            if isinstance(read, DiskRead)
+            else [page.digest for page in read.pages]
+        )
+    ]
     invariant(len(digests) == len(set(digests)), "a page is read once at a time")
     known = cache.reads_in(namespace).keys() | cache.group_reads_in(namespace).keys()
     invariant(set(digests) == known, "what is being read is known")
+
+
+def _check_bounded(cache: PrefixCache, arena: Arena) -> None:
+    reads = [read for read in cache.disk_reads if read.namespace.arena is arena]
+    groups = [read for read in cache.group_reads if read.namespace.arena is arena]
+    within = all(read.bounded_count <= len(read.targets) for read in reads)
+    count = sum(read.bounded_count for read in reads)
+    count += sum(len(read.targets) for read in groups if read.is_bounded)
+    within = within and count == arena.bounded_count
+    invariant(within, "slots taken under a bound are counted", arena.bounded_count)

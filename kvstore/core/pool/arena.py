@@ -37,6 +37,7 @@ class Arena:
     Not thread-safe. ``owner`` is its tenant, and ``slot_bytes`` the size of a slot.
     ``counts[state]`` is the number of slots in a state. The extents in ``retiring`` give out no
     slots any more. Those in ``emptying`` are retiring and may still have pages in the index.
+    ``bounded_count`` is the number of MOVING slots that were taken under an eviction bound.
     ``recycled`` receives slots that became FREE, before anybody can reserve
     them again.
     """
@@ -61,6 +62,7 @@ class Arena:
         self.emptying: set[int] = set()
         self.counts = [0] * len(SlotState)
         self.slot_count = 0
+        self.bounded_count = 0
         self._recycled = recycled
 
     @property

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kvstore.core.index.node import Node, Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.rows import RemovalRow, Table
-from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.values.page_hash import page_digests
 
 # The most touches that wait. Beyond that the oldest are dropped, and the disk misses them.
@@ -20,6 +20,61 @@ class Touch(NamedTuple):
     node: "Node"
     start: int
     end: int
+
+
+class TouchQueue:
+    """Touches that wait for one page store, at most ``most`` of them. Tenants take turns.
+
+    Each tenant's touches come in their order. Beyond ``most`` the oldest touch of the tenant with
+    the most of them is dropped, so a busy tenant pushes out nobody else's.
+    """
+
+    def __init__(self, most: int = MAX_TOUCHES) -> None:
+        self._most = most
+        self._count = 0
+        # The tenant whose turn it is comes first.
+        self._by_tenant: dict[str, deque[Touch]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_shared(self) -> bool:
+        """True if touches of several tenants wait."""
+        return len(self._by_tenant) > 1
+
+    def append(self, touch: Touch, tenant: str) -> None:
+        """Adds a tenant's touch behind its others."""
+        self._by_tenant.setdefault(tenant, deque()).append(touch)
+        self._count += 1
+        if self._count > self._most:
+            self._take(max(self._by_tenant, key=lambda each: len(self._by_tenant[each])))
+
+    def popleft(self) -> Touch:
+        """Removes and returns the next touch, which MUST exist, and ends its tenant's turn."""
+        tenant = next(iter(self._by_tenant))
+        touch = self._take(tenant)
+        if tenant in self._by_tenant:
+            self._by_tenant[tenant] = self._by_tenant.pop(tenant)
+        return touch
+
+    def put_back(self, touch: Touch, tenant: str) -> None:
+        """Adds a touch before the tenant's others, for its next turn."""
+        self._by_tenant.setdefault(tenant, deque()).appendleft(touch)
+        self._count += 1
+
+    def _take(self, tenant: str) -> Touch:
+        touches = self._by_tenant[tenant]
+        touch = touches.popleft()
+        self._count -= 1
+        if not touches:
+            del self._by_tenant[tenant]
+        return touch
+
+    def clear(self) -> None:
+        """Drops all touches."""
+        self._by_tenant.clear()
+        self._count = 0
 
 
 class RemovedPrefix(NamedTuple):
@@ -50,7 +105,7 @@ class DiskState:
     def __init__(self, page_stores: int = 1) -> None:
         self._journal: Journal | None = None
         self.last_number = 0
-        self.touches = [deque[Touch](maxlen=MAX_TOUCHES) for _ in range(page_stores)]
+        self.touches = [TouchQueue() for _ in range(page_stores)]
         self.removed: list[list[RemovedPrefix]] = [[] for _ in range(page_stores)]
         self.namespaces: dict[bytes, Namespace] = {}
         self.untold: dict[bytes, tuple[int, ...]] = {}
@@ -118,7 +173,7 @@ class DiskState:
         known, losses = node.page_hashes, node.tree.losses
         for number, touches in enumerate(self.touches):
             if known is None or known.kept_in(number, losses) < pages:
-                touches.append(Touch(node, start, node.start + pages))
+                touches.append(Touch(node, start, node.start + pages), namespace_of(node).tenant)
 
     def remove_prefix(self, namespace: "Namespace", tokens: bytes) -> None:
         """Records that no page may return that holds a prefix's last token.

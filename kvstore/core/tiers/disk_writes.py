@@ -4,7 +4,6 @@ The core decides under its owner's mutex; others write outside it, and finish un
 also decide which of the pages are worth a write.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from kvstore.core.index.node import Node, Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
 from kvstore.core.index.radix import ancestor
 from kvstore.core.leases.holds import Hold
-from kvstore.core.pool.disk_state import RemovedPrefix, Touch
+from kvstore.core.pool.disk_state import RemovedPrefix, Touch, TouchQueue
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended
@@ -104,6 +103,8 @@ def _lower_first(at: Position) -> Tiers:
 
 # More bytes than there are.
 UNBOUNDED = 1 << 64
+# Pages of a tenant that are written before it is another tenant's turn.
+TURN_PAGES = 16
 
 
 class DiskWrites:
@@ -123,20 +124,23 @@ class DiskWrites:
     def plan_writes(self, most: int, room: int = UNBOUNDED, number: int = 0) -> list[DiskWrite]:
         """Returns at most ``most`` touched pages for page store ``number``, to be finished.
 
-        Only whole pages, in the order of their touches, each as often as it was touched until it is
-        known to be kept. Their size is at most ``room`` bytes, except for one page if no other is
-        on its way.
+        Only whole pages, in the order of their tenant's touches, each as often as it was touched
+        until it is known to be kept. Tenants take turns of ``TURN_PAGES``. The pages' size is at
+        most ``room`` bytes, except for one page if no other is on its way.
         """
         writes: list[DiskWrite] = []
         disk = self._state.disk
-        touches = deque[Touch]() if disk is None else disk.touches[number]
+        touches = TouchQueue() if disk is None else disk.touches[number]
         is_alone = not any(each.number == number for each in self.under_way)
         while touches and most > 0:
-            page_bytes = namespace_of(touches[0].node).layout.page_bytes
-            fit = min(most, max(room // page_bytes, is_alone))
-            if fit < 1:
-                break
+            turn = min(most, TURN_PAGES) if touches.is_shared else most
             touch = touches.popleft()
+            namespace = namespace_of(touch.node)
+            page_bytes, tenant = namespace.layout.page_bytes, namespace.tenant
+            fit = min(turn, max(room // page_bytes, is_alone))
+            if fit < 1:
+                touches.put_back(touch, tenant)
+                break
             write = prepare(touch, fit, number)
             if write is None:
                 continue
@@ -146,8 +150,16 @@ class DiskWrites:
             is_alone = False
             self.under_way[write] = None
             if len(write.pages) == fit:
-                touches.appendleft(touch._replace(start=write.held_end))
+                touches.put_back(touch._replace(start=write.held_end), tenant)
         return writes
+
+    def bytes_under_way(self, number: int = 0) -> int:
+        """Returns the bytes of the pages that writes to a page store hold."""
+        return sum(
+            len(each.pages) * each.namespace.layout.page_bytes
+            for each in self.under_way
+            if each.number == number
+        )
 
     def write_is_stale(self, write: DiskWrite) -> bool:
         """Returns True if a page of a write's path left the index: none of it may be written.
@@ -189,7 +201,7 @@ class DiskWrites:
     def write_nothing(self, number: int) -> None:
         """Drops all touches for a page store from now on, since nothing is written to it."""
         if self._state.disk is not None:
-            self._state.disk.touches[number] = deque(maxlen=0)
+            self._state.disk.touches[number] = TouchQueue(0)
 
     def take_removed(self, number: int = 0) -> list[RemovedPrefix]:
         """Returns the removals for a page store. The caller has to ``finish_removed`` them."""

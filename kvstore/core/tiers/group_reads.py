@@ -7,6 +7,7 @@ decides under its owner's mutex; others read outside it, and finish under it.
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
@@ -18,8 +19,9 @@ from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import publish, release, release_groups
 from kvstore.core.pool.placement import FIRST, LOWER, nearest
-from kvstore.core.tiers.disk_reads import ReadPage, take_targets, write_loaded
+from kvstore.core.tiers.disk_reads import ReadPage, write_loaded
 from kvstore.core.tiers.disk_writes import UNBOUNDED
+from kvstore.core.tiers.read_slots import EvictionBound, take_targets
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.page_hash import page_digest
@@ -27,6 +29,8 @@ from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.verbs.group_windows import fit, require_windows, tier_for
 from kvstore.core.verbs.lookup import cached_end, matchable_pages
+
+EVERY_PAGE_ON_THE_FIRST: Mapping[bytes, int] = MappingProxyType({})
 
 
 class LackingPage(NamedTuple):
@@ -65,16 +69,18 @@ class GroupRead(Hold):
     """A hold on a path, pages of whose groups are to be published in tier 1.
 
     It holds the cached pages of the windows too, without which the others are of no use. The
-    slots, ``targets``, are MOVING. It belongs to no lease.
+    slots, ``targets``, are MOVING; with ``is_bounded`` they were taken under a bound. It belongs
+    to no lease.
     """
 
-    __slots__ = ("lacking", "pages", "removals", "targets")
+    __slots__ = ("is_bounded", "lacking", "pages", "removals", "targets")
 
     def __init__(self, at: Position, lacking: list[LackingPage]) -> None:
         namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, nearest(at))
         self.lacking = lacking
         self.targets: Slots = array("Q")
+        self.is_bounded = False
         self.pages: list[ReadPage] = []
         self.removals = namespace.removals
         self.stand_at(at)
@@ -152,20 +158,22 @@ class GroupReads:
         namespace_id: bytes,
         sequence: Sequence,
         located: LocatedGroups,
-        number: int = 0,
+        numbers: Mapping[bytes, int] = EVERY_PAGE_ON_THE_FIRST,
+        bound: EvictionBound | None = None,
     ) -> GroupRead | None:
         """Takes slots for the pages that still lack of those located; FREE to MOVING.
 
-        Evicts as a reservation. If a read under way brings one of the pages, returns that read:
-        once it is finished, the pages are to be located again. Returns None if nothing lacks, if
-        there are too few slots, if the path is not as it was, if more pages lack, or if page
-        store ``number`` has not heard of a removal. The first caller of a read has to finish it.
-        Raises the errors of a match.
+        ``numbers`` are the page stores of the pages by their digests, the first one by default.
+        Evicts as a reservation would, or less with a ``bound``. If a read under way brings one of
+        the pages, returns that read: once it is finished, the pages are to be located again.
+        Returns None if nothing lacks, if there are too few slots, if the path is not as it was, if
+        more pages lack, or if a page store of them has not heard of a removal. The first caller of
+        a read has to finish it. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         at = cached_end(lease, namespace, sequence, located.end)
-        if namespace.removing[number] or at.depth != located.end:
+        if at.depth != located.end:
             return None
         names = dict(zip(located.pages, located.page_names(), strict=True))
         cached, pages = _windows_at(at, located.firsts, len(names))
@@ -173,20 +181,23 @@ class GroupReads:
             return None
         reads_in = self.reads_in(namespace)
         wanted = [names[page].digest for page in pages]
+        if any(namespace.removing[numbers.get(digest, 0)] for digest in wanted):
+            return None
         under_way = [reads_in[digest] for digest in wanted if digest in reads_in]
         if under_way:
             return under_way[0]
         read = GroupRead(at, pages)
         read.hold_pages(cached)
-        targets = take_targets(self._state, lease, namespace, len(pages))
+        read.is_bounded = bound is not None
+        targets = read.targets = take_targets(self._state, lease, namespace, len(pages), bound)
         if len(targets) < len(pages):
             namespace.arena.recycle(targets, SlotState.MOVING)
-            read.release()
+            self._drop(read)
             return None
-        read.targets = targets
         for page, slot in zip(pages, targets, strict=True):
             digest, segment = names[page]
-            read.pages.append(ReadPage(page.end + 1, digest, slot, segment))
+            number = numbers.get(digest, 0)
+            read.pages.append(ReadPage(page.end + 1, digest, slot, segment, number))
         begun = {page.digest: read for page in read.pages}
         self._by_digest.setdefault(namespace, {}).update(begun)
         self.under_way[read] = None
@@ -216,10 +227,16 @@ class GroupReads:
                 published += 1
             else:
                 arena.recycle(own, SlotState.MOVING)
-        read.release()
+        self._drop(read)
         for counters in (self._state.counters, namespace.counters):
             counters.loaded_page_count += published
         return published
+
+    def _drop(self, read: GroupRead) -> None:
+        """Releases all that a read holds, except for its slots, which are no longer its own."""
+        if read.is_bounded:
+            read.namespace.arena.bounded_count -= len(read.targets)
+        read.release()
 
     def _publish(self, read: GroupRead, page: LackingPage, slot: Slots) -> bool:
         """Publishes one page, unless it is cached by now or its extent retires."""

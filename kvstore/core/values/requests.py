@@ -184,9 +184,11 @@ class GroupPages(NamedTuple):
 class Match(NamedTuple):
     """The longest cached prefix. Without runs and source it is a miss, or pinned nothing.
 
-    The core leaves ``tier_3_token_count`` and ``tier_3_loaded_token_count`` at zero. They are the
-    numbers of tokens after the runs that the disk has, and of the last matched tokens that only
-    the disk had as the call arrived. ``groups`` are in the order of the request.
+    The core leaves ``tier_3_token_count``, ``tier_3_loaded_token_count`` and
+    ``remote_loaded_token_count`` at zero. They are the numbers of tokens after the runs that
+    tier 3 has, of the last matched tokens that only tier 3 had as the call arrived, and of the
+    last of those that came from the store that hosts share. ``groups`` are in the order of the
+    request.
     """
 
     matched_token_count: int
@@ -197,6 +199,19 @@ class Match(NamedTuple):
     in_flight: InFlight | None = None
     groups: tuple[GroupPages, ...] = ()
     tier_3_loaded_token_count: int = 0
+    remote_loaded_token_count: int = 0
+
+
+class Prefetched(NamedTuple):
+    """The tokens of a sequence's whole pages, by what a match would find of them.
+
+    ``memory_token_count`` are in memory. The next ``loading_token_count`` are being loaded. Then
+    tier 3 is known to have ``declined_token_count`` more, which are not loaded now.
+    """
+
+    memory_token_count: int = 0
+    loading_token_count: int = 0
+    declined_token_count: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,17 @@ A place that fails ends each prefix at one of its segments. Short segments at th
 path spread the load of a prompt that all requests share. Long ones behind it end fewer prefixes.
 """
 
-# Pages in each of the first two segments, and in each segment of a long path.
-SHORTEST = 32
-LONGEST = 256
+# Pages in each of the first two segments, and in each segment of a long path. Source: decision 53,
+# which compares the load of the busiest node and the hits beside a dead one.
+SHORTEST = 16
+LONGEST = 1024
 
 
 def segment_start(page: int) -> int:
     """Returns the number of the first page of the segment that a page lies in, both from 0.
 
-    The segments take 32, 32, 64, 128, 256, 256, … pages: each as many as all before it, until they
-    are ``LONGEST``.
+    The segments take 16, 16, 32, 64, 128, 256, 512, 1,024, 1,024, … pages: each as many as all
+    before it, until they have the ``LONGEST`` length.
     """
     if page < SHORTEST:
         return 0

@@ -128,12 +128,15 @@ def find(
     return found._replace(at=at, groups=groups)
 
 
-def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
+def cached_end(
+    lease: Lease | None, namespace: Namespace, sequence: Sequence, pages: int
+) -> Position:
     """Returns the end of the cached whole pages among the first ``pages`` of a sequence.
 
-    Looks at all memory. Raises the errors of ``Lease.base_of`` and ``covered_position``.
+    Looks at all memory. Without a lease the sequence has no base. Raises the errors of
+    ``Lease.base_of`` and ``covered_position``.
     """
-    base = lease.base_of(namespace, sequence)
+    base = None if lease is None else lease.base_of(namespace, sequence)
     depth = namespace.page_position(sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:

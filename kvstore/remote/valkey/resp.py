@@ -18,6 +18,7 @@ from kvstore.remote.engine import ReadResult
 from kvstore.remote.errors import (
     DeadlinePassed,
     EngineCut,
+    EngineReadOnly,
     Reaction,
     RemoteError,
     ReplyMalformed,
@@ -26,8 +27,11 @@ from kvstore.remote.valkey.error_words import error_of
 
 SCRATCH_BYTES: Final = 1 << 14
 MOST_LINE_BYTES: Final = 512
+# CLUSTER SLOTS has the deepest reply: a list of slots, of nodes, and of what else a node says.
+MOST_DEPTH: Final = 4
 _NUMBER: Final = re.compile(rb"-?[0-9]{1,18}")
 _END: Final = b"\r\n"
+Reply = bytes | int | None | list["Reply"]
 
 
 def encoded(*arguments: bytes) -> bytes:
@@ -41,13 +45,15 @@ class RespConnection:
     """A connection, for one thread at a time. Each method raises a ``RemoteError``.
 
     ``deadline``, in seconds of ``time.monotonic``, ends every wait. ``due`` counts the replies
-    that have not come yet. A connection is reusable if that is 0 and no reply was malformed.
+    that have not come yet. A connection is reusable if that is 0, no reply was malformed, and the
+    server is no replica by now, which ``is_stale`` says.
     """
 
     def __init__(self, connected: socket) -> None:
         self.deadline = 0.0
         self.due = 0
         self.is_broken = False
+        self.is_stale = False
         # The server's clock minus this host's monotonic one, in ms, and when it was asked for.
         self.clock_offset_ms = 0
         self.clock_read = 0.0
@@ -55,6 +61,21 @@ class RespConnection:
         self._is_tls = isinstance(connected, ssl.SSLSocket)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._start = self._end = 0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Another call can use the connection."""
+        return not (self.due or self.is_broken or self.is_stale)
+
+    def fileno(self) -> int:
+        """Returns the descriptor, for ``poll``."""
+        return self._socket.fileno()
+
+    def has_ready(self) -> bool:
+        """Returns whether bytes of a reply are here already, which ``poll`` does not see."""
+        return self._start < self._end or (
+            isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+        )
 
     def is_quiet(self) -> bool:
         """Returns whether an idle connection is open, and silent as it should be."""
@@ -161,6 +182,12 @@ class RespConnection:
         self.due -= 1
         return found[0], found[1]
 
+    def reply(self, most_parts: int, most_bytes: int = MOST_LINE_BYTES) -> Reply:
+        """Receives a reply of any form, of at most so many parts of at most so many bytes each."""
+        found, _ = self._parts(self._head(), most_parts, most_bytes, MOST_DEPTH)
+        self.due -= 1
+        return found
+
     def malformed(self, found: str) -> ReplyMalformed:
         """Returns the error of a reply that is not what was asked for. It ends the connection."""
         self.is_broken = True
@@ -171,8 +198,36 @@ class RespConnection:
         line = self._line()
         if line[:1] == b"-":
             self.due -= 1
-            raise error_of(line[1:])
+            error = error_of(line[1:])
+            self.is_stale |= isinstance(error, EngineReadOnly)
+            raise error
         return line
+
+    def _parts(self, line: bytes, left: int, most_bytes: int, depth: int) -> tuple[Reply, int]:
+        """Returns a part, and how many more may follow."""
+        if left <= 0:
+            raise self.malformed("more parts than expected")
+        match line[:1]:
+            case b"+":
+                return line[1:], left - 1
+            case b":":
+                return self._number(line, b":"), left - 1
+            case b"$":
+                size = self._number(line, b"$")
+                if not -1 <= size <= most_bytes:
+                    raise self.malformed(f"a part of {size} bytes instead of {most_bytes} at most")
+                return (None if size == -1 else self._body(size)), left - 1
+            case b"*" if depth > 0:
+                count = self._number(line, b"*")
+                if count == -1:
+                    return None, left - 1
+                found: list[Reply] = []
+                left -= 1
+                for _ in range(count):
+                    part, left = self._parts(self._line(), left, most_bytes, depth - 1)
+                    found.append(part)
+                return found, left
+        raise self.malformed(f"{line[:40]!r} in a reply")
 
     def _line(self) -> bytes:
         """Receives a line without its end."""

@@ -1,28 +1,33 @@
-"""The remote engine on one server of Valkey or Redis."""
+"""The remote engine on one server of Valkey or Redis, or on the primary that Sentinels name."""
 
-import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Final
 
-from kvstore.remote.engine import (
-    MOST_CONTROL_BYTES,
-    EngineCapabilities,
-    ReadResult,
-    require_lives,
-)
+from kvstore.remote.connection_pool import ConnectionPool
+from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.valkey.address import EngineAddress, Place, Resolver, connect, read_clock
-from kvstore.remote.valkey.connection_pool import ConnectionPool
-from kvstore.remote.valkey.resp import RespConnection, encoded
-
-# The rights of the user that kvstore needs: `user kvstore on >PASSWORD` and these rules.
-ACL_RULES: Final = (
-    "~kv1/* ~kvr/* resetchannels -@all +exists +get +pexpireat +ping +set +time +unlink"
+from kvstore.remote.finding import Finding
+from kvstore.remote.valkey.address import EngineAddress, SentinelAddress
+from kvstore.remote.valkey.commands import (
+    NAMES_PER_TRIP,
+    REQUESTS_AHEAD,
+    count_among,
+    engine_ms,
+    parts,
+    ping,
+    read_control,
+    refresh_command,
+    send_set,
+    write_control,
 )
+from kvstore.remote.valkey.connector import Connector, Resolver, read_clock, resolve_stream
+from kvstore.remote.valkey.resp import RespConnection, encoded
+from kvstore.remote.valkey.sentinel import connect_to_primary
+from kvstore.remote.valkey.valkey_findings import findings_of
+
 CAPABILITIES: Final = EngineCapabilities(
     exists_in_one_trip=True,
     expires=True,
@@ -33,59 +38,59 @@ CAPABILITIES: Final = EngineCapabilities(
     registered_memory=False,
     keeps_deadlines=True,
 )
-# More connections than two, and more requests ahead, bring nothing where they were measured.
+# More connections than two bring nothing where they were measured.
 CONNECTION_COUNT: Final = 2
-REQUESTS_AHEAD: Final = 2
-NAMES_PER_TRIP: Final = 1000
 CONNECT_SECONDS: Final = 0.25
-# Clocks drift apart by less than a millisecond in so many seconds.
-CLOCK_SECONDS: Final = 60.0
-
-
-def resolve_stream(host: str, port: int) -> Sequence[Place]:
-    """Returns the places of a host's port, as the C library finds them. Has no deadline."""
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class ValkeyEngine:
     """A :class:`~kvstore.remote.engine.RemoteEngine`. Thread-safe.
 
     Each call uses one connection, so ``connections`` calls run at a time. ``credential`` is a
-    file that :func:`~kvstore.remote.valkey.address.read_credential` reads.
+    file that :func:`~kvstore.remote.valkey.address.read_credential` reads. A control value counts
+    as written once so many ``replicas`` have it.
     """
 
     capabilities = CAPABILITIES
 
     def __init__(
         self,
-        address: EngineAddress,
+        address: EngineAddress | SentinelAddress,
         *,
         credential: Path | None = None,
         tls: ssl.SSLContext | None = None,
         connections: int = CONNECTION_COUNT,
         connect_seconds: float = CONNECT_SECONDS,
         resolve: Resolver = resolve_stream,
+        replicas: int = 0,
     ) -> None:
-        def make() -> RespConnection:
-            return connect(
-                address, credential=credential, tls=tls, seconds=connect_seconds, resolve=resolve
-            )
+        connector = Connector(
+            credential=credential, tls=tls, seconds=connect_seconds, resolve=resolve
+        )
 
-        self._pool = ConnectionPool(make, size=connections, connect_seconds=connect_seconds)
+        def make() -> RespConnection:
+            if isinstance(address, SentinelAddress):
+                return connect_to_primary(connector, address)
+            return connector.connect(address)
+
+        self._replicas = replicas
+        self._pool = ConnectionPool[RespConnection](
+            make, size=connections, connect_seconds=connect_seconds
+        )
 
     def exists_many(self, names: Sequence[bytes], deadline: float) -> list[bool]:
         """Counts first: all and none are the usual answers, and cost one command."""
         found: list[bool] = []
         with self._connection(deadline) as connection:
-            for part in _parts(names):
+            for part in parts(names):
                 connection.send(encoded(b"EXISTS", *part))
-                count = _among(connection, len(part))
+                count = count_among(connection, len(part))
                 if count in (0, len(part)):
                     found += [count > 0] * len(part)
                     continue
                 questions = b"".join(encoded(b"EXISTS", name) for name in part)
                 connection.send(questions, replies=len(part))
-                found += [_among(connection, 1) == 1 for _ in part]
+                found += [count_among(connection, 1) == 1 for _ in part]
         return found
 
     def get_many(
@@ -110,11 +115,11 @@ class ValkeyEngine:
         """Sends the next value before it receives this one's status."""
         require_lives(lives_ms)
         with self._connection(deadline) as connection:
-            now = _engine_ms(connection)
+            now = engine_ms(connection)
             sent = 0
             for index in range(len(names)):
                 while sent < min(index + REQUESTS_AHEAD, len(names)):
-                    _send_set(connection, names[sent], values[sent], now + lives_ms[sent])
+                    send_set(connection, names[sent], values[sent], now + lives_ms[sent])
                     sent += 1
                 yield connection.outcome()
 
@@ -123,38 +128,42 @@ class ValkeyEngine:
     ) -> None:
         """Sets expiries only where they are later than before: no clock can delete a value."""
         with self._connection(deadline) as connection:
-            now = _engine_ms(connection)
+            now = engine_ms(connection)
             for start in range(0, len(names), NAMES_PER_TRIP):
                 part = slice(start, start + NAMES_PER_TRIP)
                 questions = [
-                    encoded(b"PEXPIREAT", name, b"%d" % (now + life), b"GT")
+                    refresh_command(name, now + life)
                     for name, life in zip(names[part], lives_ms[part], strict=True)
                 ]
                 connection.send(b"".join(questions), replies=len(questions))
                 for _ in questions:
-                    _among(connection, 1)
+                    count_among(connection, 1)
 
     def control(self, name: bytes, deadline: float) -> bytes | None:
         """Reads a short value."""
         with self._connection(deadline) as connection:
-            connection.send(encoded(b"GET", name))
-            return connection.short_value(MOST_CONTROL_BYTES)
+            return read_control(connection, name)
 
     def set_control(
         self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
     ) -> bool:
-        """Writes a short value, with a condition or without."""
-        condition = [b"NX"] if only_if_absent else []
+        """Writes a short value, and waits for the replicas that the engine was told of."""
         with self._connection(deadline) as connection:
-            connection.send(encoded(b"SET", name, value, b"PX", b"%d" % life_ms, *condition))
-            return connection.stored()
+            return write_control(
+                connection,
+                name,
+                value,
+                life_ms,
+                only_if_absent=only_if_absent,
+                replicas=self._replicas,
+            )
 
     def delete_many(self, names: Sequence[bytes], deadline: float) -> None:
         """Unlinks values: the engine frees their memory later."""
         with self._connection(deadline) as connection:
-            for part in _parts(names):
+            for part in parts(names):
                 connection.send(encoded(b"UNLINK", *part))
-                _among(connection, len(part))
+                count_among(connection, len(part))
 
     def time_ms(self, deadline: float) -> int:
         """Reads the engine's clock."""
@@ -164,9 +173,12 @@ class ValkeyEngine:
     def ping(self, deadline: float) -> None:
         """Waits for an attempt to connect if there is no connection."""
         with self._connection(deadline, insist=True) as connection:
-            connection.send(encoded(b"PING"))
-            if (status := connection.simple()) != b"PONG":
-                raise connection.malformed(f"{status[:40]!r} instead of PONG")
+            ping(connection)
+
+    def findings(self, deadline: float) -> list[Finding]:
+        """Reads the settings, which needs the rights ``+info`` and ``+config|get``."""
+        with self._connection(deadline) as connection:
+            return findings_of(connection)
 
     def close(self) -> None:
         """Interrupts the calls under way."""
@@ -179,30 +191,3 @@ class ValkeyEngine:
             yield connection
         finally:
             self._pool.give(connection)
-
-
-def _parts(names: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(names), NAMES_PER_TRIP):
-        yield names[start : start + NAMES_PER_TRIP]
-
-
-def _among(connection: RespConnection, most: int) -> int:
-    """Receives a count of names."""
-    count = connection.integer()
-    if not 0 <= count <= most:
-        raise connection.malformed(f"a count of {count} for {most} names")
-    return count
-
-
-def _engine_ms(connection: RespConnection) -> int:
-    """Returns the engine's clock, which each connection asks for once a minute."""
-    if monotonic() - connection.clock_read > CLOCK_SECONDS:
-        return read_clock(connection)
-    return int(monotonic() * 1000) + connection.clock_offset_ms
-
-
-def _send_set(connection: RespConnection, name: bytes, value: memoryview, expiry_ms: int) -> None:
-    """Sends a SET from the value's own memory."""
-    head = b"*5\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(name), name, value.nbytes)
-    expiry = b"%d" % expiry_ms
-    connection.send(head, value, b"\r\n$4\r\nPXAT\r\n$%d\r\n%b\r\n" % (len(expiry), expiry))

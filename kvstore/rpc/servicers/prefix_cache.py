@@ -5,6 +5,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from kvstore.core import Caller, Identity
 from kvstore.rpc.pipeline import Call, method_of, unknown_method
 from kvstore.rpc.wire import convert, fields
 from kvstore.service.store import KVStore
@@ -16,6 +17,8 @@ IN_FLIGHT = "in_flight"
 KV_CACHE_GROUPS = "kv_cache_groups"
 # The feature of a server that runs the operations of many sequences in one call.
 STEP = "step"
+# The feature of a server with a tier 3, from which it loads pages ahead of a match.
+PREFETCH = "prefetch"
 
 
 class PrefixCacheServicer:
@@ -34,6 +37,7 @@ class PrefixCacheServicer:
             "insert": self.InsertPrefix,
             "release": self.ReleasePins,
             "abort": self.AbortReservation,
+            "prefetch": self.PrefetchPrefix,
         }
         self._operations = {
             name: method_of(f"/kvstore.v1.PrefixCacheService/{serve.__name__}", serve, store.limits)
@@ -52,6 +56,23 @@ class PrefixCacheServicer:
         response = pb.MatchPrefixResponse()
         convert.fill_match(response.match, match, request.caller)
         return response
+
+    def PrefetchPrefix(
+        self, request: pb.PrefetchPrefixRequest, call: Call
+    ) -> pb.PrefetchPrefixResponse:
+        """Begins to load what tier 3 has of a sequence."""
+        sequence = convert.sequence_of(request.sequence, call.tokens)
+        who: Caller | Identity = call.who
+        if request.HasField("caller"):
+            who = call.caller(request.caller.lease_id, request.caller.store_epoch)
+        else:
+            convert.require_no_base(sequence)
+        found = self._store.prefetch(who, request.namespace_id, sequence)
+        return pb.PrefetchPrefixResponse(
+            memory_token_count=found.memory_token_count,
+            loading_token_count=found.loading_token_count,
+            declined_token_count=found.declined_token_count,
+        )
 
     def PeekPrefix(self, request: pb.PeekPrefixRequest, call: Call) -> pb.PeekPrefixResponse:
         """Answers what would match."""

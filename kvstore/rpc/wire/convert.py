@@ -51,6 +51,14 @@ def sequence_of(message: pb.Sequence, tokens: bytes | None = None) -> Sequence:
     )
 
 
+def require_no_base(sequence: Sequence) -> None:
+    """Raises InvalidField for a sequence that names a hold, in a call without a lease."""
+    named = sequence.base_pin_id, sequence.base_reservation_id
+    if sequence.position or named != (None, None):
+        why = "a call without a lease has no base: send all tokens"
+        raise InvalidField(field="sequence.base", why=why)
+
+
 def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[ReservationRequest]:
     """Returns the reservations asked for."""
     fields.require_batch(message.reservations, limits)
@@ -209,6 +217,7 @@ def fill_match(message: pb.PrefixMatch, match: Match, caller: pb.Caller) -> None
         message.next_token = match.next_token
     message.tier_3_token_count = match.tier_3_token_count
     message.tier_3_loaded_token_count = match.tier_3_loaded_token_count
+    message.remote_loaded_token_count = match.remote_loaded_token_count
     if match.in_flight is not None:
         message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
     for held in match.groups:

@@ -316,6 +316,7 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_watch=duration(limits.max_watch),
         max_watchers=limits.max_watchers,
         max_held_group_pages=limits.max_held_group_pages,
+        max_prefetch_bytes=limits.max_prefetch_bytes,
     )
 
 

@@ -22,6 +22,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Pages chosen at once at most. Each takes some microseconds under the store's mutex.
 BATCH_PAGES = 64
+# All writes together hold at most this part of tier 1, and each of several page stores an equal
+# share of that. So a page store that hangs neither fills tier 1 nor stops the others.
+HELD_PART = 4
 # Rounds of one step, so that the thread shows progress.
 ROUNDS = 64
 
@@ -92,13 +95,17 @@ class Keeper:
         memory: Tiers,
         tier: SlowTier,
         clock: Clock,
+        keeper_count: int = 1,
     ) -> None:
+        """Makes a keeper, one of ``keeper_count``."""
         self.due = Event()
         self._cache = cache
         self._mutex = mutex
         self._memory = memory
         self._tier = tier
         self._admission = tier.admission
+        # Pages on their way hold their slots.
+        self._most_bytes = memory.arenas[0].budget_bytes // HELD_PART // keeper_count
         self._finished: deque[_Writes] = deque()
         self._lines = LogBudget(clock)
 
@@ -127,9 +134,10 @@ class Keeper:
             page_store = self._tier.usable()
             if page_store is None:
                 return
-            room = page_store.writing_room
+            room, number = page_store.writing_room, self._tier.number
             with self._mutex:
-                keeps = self._cache.plan_writes(BATCH_PAGES, room, self._tier.number)
+                left = self._most_bytes - self._cache.bytes_under_way(number)
+                keeps = self._cache.plan_writes(BATCH_PAGES, min(room, left), number)
             if not keeps:
                 # The next write that ends sets ``due``.
                 return

@@ -12,22 +12,34 @@ from kvstore.core.pool.arena import Arena
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
 from kvstore.service.page_io.disk_writer import Keeper
+from kvstore.service.page_io.load_source import LoadUse
 from kvstore.service.page_io.removals import Removals
 from kvstore.service.page_io.silent_losses import SilentLosses
-from kvstore.service.page_io.slow_tier import SlowTier, TierUse
+from kvstore.service.page_io.slow_tier import SlowTier, TierKind, TierUse
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.page_store import PageKey
+
+
+class PageStoreUse(NamedTuple):
+    """The content of one page store, and the loads from it."""
+
+    kind: TierKind
+    tier: TierUse
+    loads: LoadUse
 
 
 class Tier3Use(NamedTuple):
     """The content of tier 3 and its loads.
 
-    ``bandwidth`` is in bytes a second, 0 before the first.
+    ``disk`` is the page store of this host, ``bandwidth`` that of its loads in bytes a second, 0
+    before the first, and ``declined_count`` counts its loads that were not worth their time.
+    ``page_stores`` are all that are present, in the order in which they are asked.
     """
 
     disk: TierUse
     bandwidth: float
     declined_count: int
+    page_stores: tuple[PageStoreUse, ...] = ()
 
 
 class Tier3:
@@ -47,10 +59,10 @@ class Tier3:
         """Makes the tier; ``revise`` is as ``Removals`` takes it."""
         self.tiers = tuple(tiers) or (SlowTier(),)
         self._present = [each for each in self.tiers if each.page_store is not None]
+        written = [each for each in self._present if each.is_written]
         self.keepers = [
-            Keeper(cache, mutex, memory=memory, tier=each, clock=clock)
-            for each in self._present
-            if each.is_written
+            Keeper(cache, mutex, memory=memory, tier=each, clock=clock, keeper_count=len(written))
+            for each in written
         ]
         self.loader = Loader(cache, mutex, memory=memory, tiers=self.tiers, clock=clock, took=took)
         self.removals = Removals(cache, mutex, self.tiers, revise)
@@ -93,7 +105,21 @@ class Tier3:
 
     def use(self) -> Tier3Use:
         """Returns the current content."""
-        return Tier3Use(self.tiers[0].use(), self.loader.bandwidth, self.loader.declined_count)
+        page_stores = tuple(
+            PageStoreUse(each.kind, each.use(), loads)
+            for each, loads in zip(self._present, self.loader.uses(), strict=True)
+        )
+        own = next((each for each in page_stores if each.kind is TierKind.SLAB), None)
+        if own is None:
+            disk = next((each for each in self.tiers if not each.is_shared), SlowTier())
+            return Tier3Use(disk.use(), 0.0, 0, page_stores)
+        loads = own.loads
+        return Tier3Use(own.tier, loads.bandwidth, loads.declined_count, page_stores)
+
+    def step(self) -> None:
+        """Does what is due about each second, on one thread."""
+        self.loader.note_time()
+        self.silent_losses.step()
 
     def _lost(self, keys: Items[PageKey], number: int) -> None:
         """Allows pages that a page store lost to be written to it again."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from inference_worker.engine.async_engine import EngineStats, Piece
-from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.engine.request import FinishReason, Generation, Request, ReusedTokens
 from inference_worker.errors import EngineBusyError, RequestTooLongError
 from inference_worker.fleet.fleet import NOTHING
 from inference_worker.fleet.protocol import Frame, read_frame
@@ -23,7 +23,7 @@ LONGEST = 1000
 # A prompt that begins so is one too many.
 BUSY = 202
 TOKEN_SECONDS = 0.002
-REUSED = 1
+REUSED = ReusedTokens(1)
 
 
 def next_token(ids: Sequence[int], request: Request, place: int) -> int:

@@ -33,7 +33,7 @@ async def main(sock: socket.socket) -> None:
             busy -= 1
             writer.write(failure_frame(number, EngineBusyError("full")).pack())
             continue
-        tokens = {"op": "tokens", "id": number, "reused": 0}
+        tokens = {"op": "tokens", "id": number, "reused": [0, 0, 0]}
         writer.write(Frame(tokens, [len(frame.token_ids)]).pack())
         await writer.drain()
         os._exit(1)

@@ -87,6 +87,7 @@ class CountedEngine:
     finished: list[int] = field(default_factory=list)
     admissions: list[int] = field(default_factory=list)
     peeks: list[int] = field(default_factory=list)
+    prefetches: list[int] = field(default_factory=list)
     looks: list[int] = field(default_factory=list)
 
     def add(self, number: int, prompt: Prompt) -> None:
@@ -100,6 +101,12 @@ class CountedEngine:
         """Tell the match."""
         self.peeks.append(number)
         return self.prompts[number].match
+
+    def prefetch(self, number: int) -> None:
+        """Notes it."""
+        assert number in self.prompts
+        assert number not in self.held
+        self.prefetches.append(number)
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
         """Takes what a request lacks: of the store's by halves, and private ones for the rest."""

@@ -14,6 +14,7 @@ from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from machine import (
     disk_reads,
+    disk_runs,
     disk_writes,
     events,
     extents,
@@ -214,3 +215,18 @@ class SixteenTokenPages(CacheMachine):
 
     policy = "level"
     page_tokens = 16
+
+
+class PagesInRuns(CacheMachine):
+    """Pages that are read in runs, of one tier."""
+
+    policy = "lru"
+    load_in_runs = disk_runs.load_in_runs
+    go_on_in_runs = disk_runs.go_on_in_runs
+
+
+class PagesInRunsOfTwoTiers(PagesInRuns):
+    """Pages that are read in runs, above a tier 2."""
+
+    policy = "auto"
+    tier_count = 2

@@ -118,11 +118,11 @@ def begin_one(
     read = machine.cache.begin_read(
         machine.caller(lease), machine.namespace_id, sequence, len(there), located
     )
-    under_way = {p for known in machine.model.disk.reads.values() for p, _ in known.pages}
+    under_way = {p for known in machine.model.disk.reads.values() for p in known.planned}
     fresh = list(takewhile(lambda each: each not in under_way, there))
     if read is not None and read.callers > 1:
         assert not fresh, "a read that is under way was to be waited for"
-        assert there[0] in {p for p, _ in machine.model.disk.reads[id(read)].pages}
+        assert there[0] in machine.model.disk.reads[id(read)].planned
         return
     assert bool(fresh) == bool(there), "a page is read twice"
     count = 0 if read is None else len(read.targets)
@@ -142,7 +142,8 @@ def begin_one(
     assert {slot[0] for slot in targets} <= usable
     pages = list(zip(fresh[:count], targets, strict=True))
     good = data.draw(st.sampled_from([count, count, 0, count // 2]))
-    known = ModelDiskRead(path, pages, good, machine.model.disk.removals)
+    planned = [each for each, _ in pages]
+    known = ModelDiskRead(path, pages, good, machine.model.disk.removals, planned)
     machine.model.disk.reads[id(read)] = known
     machine.reads.append(read)
     COUNTS["pages loading"] += count
@@ -194,6 +195,7 @@ def finish_loading(machine: MachineState) -> None:
     """Finishes all reads under way, and compares."""
     for read in machine.reads:
         known = machine.model.disk.reads.pop(id(read))
+        known.good = 0 if known.is_cut else known.good
         intact = machine.model.attached(known.path) == known.path
         may = intact and known.removals == machine.model.disk.removals
         good = known.pages[: known.good] if may else []

@@ -14,8 +14,8 @@ DISK_MUTANTS = [
         "targets-leak-when-the-end-left",
         "kvstore.core.tiers.disk_reads",
         "DiskReads.finish_read",
-        "arena.recycle(rest, SlotState.MOVING)",
-        "if not read.is_stale:\n    arena.recycle(rest, SlotState.MOVING)",
+        "read.namespace.arena.recycle(read.targets, SlotState.MOVING)",
+        "if not read.is_stale:\n    read.namespace.arena.recycle(read.targets, SlotState.MOVING)",
     ),
     Mutant(
         "page-hashes-not-cut",
@@ -62,5 +62,51 @@ DISK_AND_HOST_MUTANTS = [
         "DiskRead.is_stale",
         "bool(self.anchors) and self.anchors[0].node.detached",
         "False",
+    ),
+]
+
+# Of pages that are read in runs.
+RUN_MUTANTS = [
+    Mutant(
+        "published-run-is-not-held",
+        "kvstore.core.tiers.disk_reads",
+        "DiskReads.publish_run",
+        "read.stand_at(at)",
+        "pass",
+    ),
+    Mutant(
+        "plan-is-forgotten-with-its-first-run",
+        "kvstore.core.tiers.disk_reads",
+        "DiskReads._advance",
+        "read.digests.between(read.start, read.start + len(good))",
+        "read.digests.between(read.start, read.planned_end)",
+    ),
+    Mutant(
+        "bounded-slots-are-counted-for-ever",
+        "kvstore.core.tiers.disk_reads",
+        "DiskReads._drop_targets",
+        "read.namespace.arena.bounded_count -= read.bounded_count - left",
+        "pass",
+    ),
+    Mutant(
+        "stale-read-takes-slots",
+        "kvstore.core.tiers.disk_reads",
+        "DiskReads.take_run",
+        "count <= 0 or read.is_stale",
+        "count <= 0",
+    ),
+    Mutant(
+        "bound-ignores-other-reads",
+        "kvstore.core.tiers.read_slots",
+        "take_targets",
+        "room - arena.bounded_count",
+        "room",
+    ),
+    Mutant(
+        "victims-left-are-beyond-eviction",
+        "kvstore.core.tiers.read_slots",
+        "_evict_old",
+        "arena.policy.offer(leaf)",
+        "pass",
     ),
 ]

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import kvstore
 from mutants.checksums import CHECKSUM_MUTANTS
 from mutants.core import MUTANTS
-from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS
+from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS, RUN_MUTANTS
 from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.group_pages import GROUP_MUTANTS
 from mutants.index import INDEX_MUTANTS
@@ -31,6 +31,7 @@ ALL = [
     *WITH_TIERS,
     *CHECKSUM_MUTANTS,
     *DISK_MUTANTS,
+    *RUN_MUTANTS,
     *PREFILL_MUTANTS,
     *EVENT_MUTANTS,
     *GROUP_MUTANTS,
@@ -44,6 +45,7 @@ BY_ONE: Mapping[str, Sequence[str]] = {
         mutant.name: ["CacheMachine"]
         for mutant in [*DISK_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
     },
+    **{mutant.name: ["PagesInRuns"] for mutant in RUN_MUTANTS},
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
     **{mutant.name: ["GroupedPages"] for mutant in GROUP_MUTANTS},
     **{mutant.name: ["Journaled"] for mutant in JOURNAL_MUTANTS},

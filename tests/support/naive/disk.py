@@ -18,13 +18,16 @@ class ModelDiskWrite:
 class ModelDiskRead:
     """Pages on their way from the disk: what is above them, and the first ``good`` are read well.
 
-    ``removals`` were made when it began.
+    ``removals`` were made when it began. ``planned`` are the pages that it is to bring, of which
+    the first have slots. It ``is_cut`` after pages that could not be published.
     """
 
     path: Path
     pages: Path
     good: int
     removals: int
+    planned: list[bytes]
+    is_cut: bool = False
     kept: set[Slot] = field(default_factory=set)
 
 

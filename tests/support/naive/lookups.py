@@ -7,11 +7,13 @@ from typing import Any
 
 from kvstore.v1 import types_pb2
 from kvstore_client import Match
+from kvstore_client.match import NOTHING_LOADED, LoadedPages
 from kvstore_client.page_runs import Pages
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import MatchedPages
 from kvstore_vllm.offload.store_path import Stored
+from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from wire.told_answers import ToldAnswers
 
@@ -21,10 +23,10 @@ PAGE, TIMEOUT, WAIT = 4, 0.25, 0.003
 class Found(Match):
     """A match of the first slots of extent 7, which counts its releases."""
 
-    def __init__(self, page_count: int, disk_page_count: int = 0) -> None:
+    def __init__(self, page_count: int, loaded: LoadedPages = NOTHING_LOADED) -> None:
         runs = [types_pb2.PageRun(extent_id=7, slot_indexes=range(page_count))]
         pages, tokens = Pages(runs), page_count * PAGE
-        super().__init__(pages=pages, token_count=tokens, disk_page_count=disk_page_count)
+        super().__init__(pages=pages, token_count=tokens, loaded=loaded)
         self.releases = 0
 
     def release(self) -> None:
@@ -54,6 +56,7 @@ class NaiveLookups:
     usable: bool = True
     joining: bool = False
     now: float = 0.0
+    prefetches: Prefetches | None = None
 
     def __post_init__(self) -> None:
         settings = PlannerSettings(page_tokens=PAGE, lookup_timeout=TIMEOUT, scheduling_wait=WAIT)
@@ -67,6 +70,7 @@ class NaiveLookups:
             joining=lambda: self.joining,
             clock=lambda: self.now,
         )
+        self.lookups.prefetches = self.prefetches
         self.matched = MatchedPages(self.lookups, clock=lambda: self.now)
         self.tracked = self.new_request()
 

@@ -30,6 +30,8 @@ class Capability(Enum):
     """``evict``: a page leaves by itself."""
     GOES_AWAY = auto()
     """``go_away`` and ``come_back``."""
+    OWES_REMOVALS = auto()
+    """A removal while the page store is away is carried out once it is back, and answered then."""
     ENDS_READS = auto()
     """A read ends at its deadline; ``pass_time`` makes deadlines pass."""
     ENDS_LOOKS = auto()
@@ -174,7 +176,8 @@ class MemoryStoreRig:
         self.capabilities = frozenset(
             each
             for each in Capability
-            if (each is not Capability.KEEPS_SIBLINGS or not is_shared)
+            if each is not Capability.OWES_REMOVALS
+            and (each is not Capability.KEEPS_SIBLINGS or not is_shared)
             and (each is not Capability.ENDS_LOOKS or look_seconds)
         )
         self.lost: list[PageKey] = []

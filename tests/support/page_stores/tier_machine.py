@@ -195,6 +195,20 @@ class TierMachine(RuleBasedStateMachine):
         COUNTS["pages loaded"] += found.tier_3_loaded_token_count // PAGE_TOKENS
         store.release(self.caller, [pin_id])
 
+    @rule(number=st.integers(0, 255))
+    def prefetch(self, number: int) -> None:
+        """Begins to load a path that was written, and evicts nothing for it."""
+        if not self.may_be_found:
+            return
+        paths = sorted(self.may_be_found)
+        path = paths[number % len(paths)]
+        evicted = self.world.cache.counters.evicted_page_count
+        asked = Sequence(tokens_of(path) + bytes(4))
+        loader = self.world.store.tier3.loader
+        tokens = loader.prefetch(self.caller, self.namespace_id, asked)
+        assert self.world.cache.counters.evicted_page_count == evicted
+        COUNTS["pages prefetched"] += tokens // PAGE_TOKENS
+
     @rule()
     def keep(self) -> None:
         """Runs the keeper once."""

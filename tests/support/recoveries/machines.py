@@ -69,6 +69,10 @@ class JournaledHashes(Journaled, cache_machine.HashedPages):
     """Pages found by their digests."""
 
 
+class JournaledRuns(Journaled, cache_machine.PagesInRuns):
+    """Pages that are read in runs."""
+
+
 class Cleaned(Journaled):
     """A journal in real memory, which is cleaned at each write."""
 

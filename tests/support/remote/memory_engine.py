@@ -8,6 +8,7 @@ from time import monotonic
 
 from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineFull, RemoteError
+from kvstore.remote.finding import Finding
 
 
 @dataclass
@@ -15,13 +16,15 @@ class EngineFaults:
     """The faults of an engine. By default it has none. A test changes them at any time.
 
     ``error`` is raised by every call. ``is_hung`` makes each call wait for its deadline, or for
-    the end of the fault. ``is_late`` makes reads ignore their deadlines: they wait for the end of
-    ``is_hung`` and then write to their buffers. ``loses`` and ``corrupts`` choose values by name.
-    A lost value is reported as written, a corrupt one is read with a flipped bit.
+    the end of the fault, if ``hangs`` says so of the call's name. ``is_late`` makes reads ignore
+    their deadlines: they wait for the end of ``is_hung`` and then write to their buffers.
+    ``loses`` and ``corrupts`` choose values by name. A lost value is reported as written, a corrupt
+    one is read with a flipped bit.
     """
 
     error: RemoteError | None = None
     is_hung: bool = False
+    hangs: Callable[[str], bool] = field(default=lambda _call: True)
     is_late: bool = False
     loses: Callable[[bytes], bool] = field(default=lambda _name: False)
     corrupts: Callable[[bytes], bool] = field(default=lambda _name: False)
@@ -158,6 +161,11 @@ class MemoryEngine:
         """Returns unless a fault keeps the engine from it."""
         self._begin("ping", deadline)
 
+    def findings(self, deadline: float) -> list[Finding]:
+        """Has no setting that anybody could change."""
+        self._begin("findings", deadline)
+        return []
+
     def close(self) -> None:
         """Ends the calls that wait."""
         with self._changed:
@@ -171,16 +179,19 @@ class MemoryEngine:
         value, expiry = self.values.get(name, (None, 0))
         return value if expiry > self._now_ms() else None
 
+    def _hangs(self, call: str) -> bool:
+        return self.faults.is_hung and self.faults.hangs(call)
+
     def _begin(self, call: str, deadline: float, *, keeps_deadline: bool = True) -> None:
         with self._changed:
             self.calls.append(call)
             end = deadline if keeps_deadline else monotonic() + 60.0
             self._changed.wait_for(
-                lambda: self._is_closed or not self.faults.is_hung, max(end - monotonic(), 0)
+                lambda: self._is_closed or not self._hangs(call), max(end - monotonic(), 0)
             )
             if self._is_closed:
                 raise EngineClosed("the engine was closed")
             if self.faults.error is not None:
                 raise self.faults.error
-            if self.faults.is_hung or (keeps_deadline and monotonic() >= deadline):
+            if self._hangs(call) or (keeps_deadline and monotonic() >= deadline):
                 raise DeadlinePassed("the engine did not answer in time")

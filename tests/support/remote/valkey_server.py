@@ -1,12 +1,9 @@
 """A real server of Valkey or Redis for a test, on a unix socket and a loopback port."""
 
 import importlib.util
-import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from kvstore.remote.valkey.address import EngineAddress
-from kvstore.remote.valkey.valkey_engine import ACL_RULES, ValkeyEngine
+from kvstore.remote.valkey.commands import ACL_RULES
+from kvstore.remote.valkey.valkey_engine import ValkeyEngine
+from remote.server_process import ServerProcess
 
+OWN_REDIS = Path(__file__).parents[3] / ".tools" / "redis-server"
 PASSWORD = "a-password-of-tests"  # noqa: S105  # of a server that only this test reaches
-START_SECONDS = 30.0
 
 
 def valkey_binary() -> Path:
@@ -33,9 +32,9 @@ def valkey_binary() -> Path:
 
 def redis_binary() -> Path:
     """Returns Debian's redis-server, which has TLS; skips the test without it."""
-    found = shutil.which("redis-server")
+    found = str(OWN_REDIS) if OWN_REDIS.exists() else shutil.which("redis-server")
     if found is None:
-        pytest.skip("needs redis-server, a server with TLS: apt-get install redis-server")
+        pytest.skip("needs redis-server, a server with TLS: `make redis` gets Debian's")
     return Path(found)
 
 
@@ -46,7 +45,8 @@ class ValkeyServer:
         self.socket = folder / "v.sock"
         self.credential = folder / "credential"
         self.write_credential(PASSWORD)
-        self._command = [str(binary), str(folder / "server.conf")]
+        command = [str(binary), str(folder / "server.conf")]
+        self.process = ServerProcess(command, folder / "server.log", lambda: answers(self.socket))
         lines = [
             f"dir {folder}",
             f"port {port}",
@@ -63,7 +63,6 @@ class ValkeyServer:
         ]
         (folder / "server.conf").write_text("\n".join(lines) + "\n")
         self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def write_credential(self, password: str) -> None:
@@ -72,23 +71,16 @@ class ValkeyServer:
         self.credential.chmod(0o600)
 
     def start(self) -> None:
-        """Starts the server, and waits until it answers an administrator."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, "the server ended while it started"
-            assert time.monotonic() < end, "the server does not answer"
+        """Starts the server, and waits until it answers."""
+        self.process.start()
 
     def kill(self) -> None:
         """Ends the server at once, and everything it has."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal."""
-        assert self._process is not None
-        os.kill(self._process.pid, number)
+        self.process.send(number)
 
     def admin(self, *arguments: str | bytes | int) -> object:
         """Runs a command as administrator with another client; returns its answer."""
@@ -119,18 +111,17 @@ class ValkeyServer:
         """Returns an engine on this server."""
         return ValkeyEngine(address or self.unix, credential=self.credential, connect_seconds=5.0)
 
-    def _answers(self) -> bool:
-        """Returns whether the server takes a connection and answers on it."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(1.0)
-            try:
-                probe.connect(str(self.socket))
-                probe.sendall(b"PING\r\n")
-                return bool(probe.recv(64))
-            except OSError:
-                # Not there yet. The other process gets this one's turn.
-                os.sched_yield()
-                return False
+
+def answers(path: Path) -> bool:
+    """Returns whether a server takes a connection on a unix socket and answers on it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+            probe.sendall(b"PING\r\n")
+            return bool(probe.recv(64))
+        except OSError:
+            return False
 
 
 def free_port() -> int:
@@ -152,5 +143,4 @@ def valkey_server(
     try:
         yield server
     finally:
-        server.send(signal.SIGCONT)
         server.kill()

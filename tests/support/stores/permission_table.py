@@ -127,6 +127,13 @@ PERMISSIONS: Mapping[str, Permission] = {
         "Needs the lease's secret and an attached process.",
         NO_NAMESPACE,
     ),
+    f"{CACHE}/PrefetchPrefix": of_lease(
+        lambda n: cache.PrefetchPrefixRequest(
+            caller=n.caller, namespace_id=n.namespace_id, sequence=WHOLE
+        ),
+        "As MatchPrefix. Without a lease as PeekPrefix: remote clients may.",
+        NO_NAMESPACE,
+    ),
     f"{CACHE}/PeekPrefix": of_namespace(
         lambda n: cache.PeekPrefixRequest(namespace_id=n.namespace_id, tokens=TOKENS),
         "No lease needed: remote clients may.",

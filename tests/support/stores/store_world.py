@@ -104,6 +104,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     slow_tier: SlowTier | None = None,
     remote_tier: SlowTier | None = None,
     admission: WriteAdmission | None = None,
+    limits: Limits | None = None,
 ) -> World:
     """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
 
@@ -133,7 +134,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         slow_tier.admission = admission
     cache = PrefixCache(
         EPOCH,
-        Limits(),
+        limits or Limits(),
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,

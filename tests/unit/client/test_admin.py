@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Admin, connect_admin, errors
+from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import WELCOME
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
@@ -99,3 +100,15 @@ def test_without_a_store_there_is_no_administration(runtime_dir: RuntimeDir) -> 
     """Connecting without a store raises StoreUnavailable."""
     with pytest.raises(errors.StoreUnavailable), connect_admin(runtime_dir.path):
         pass
+
+
+def test_a_prefetch_needs_no_lease(scripted: ScriptedCalls, admin: Admin) -> None:
+    """It names the namespace and the tokens only."""
+    answer = prefix_cache_pb2.PrefetchPrefixResponse(loading_token_count=4)
+    scripted.answer("PrefetchPrefix", answer)
+    assert admin.prefetch_prefix(b"space", [1, 2]) == answer
+    [asked] = map(
+        prefix_cache_pb2.PrefetchPrefixRequest.FromString, scripted.requests["PrefetchPrefix"]
+    )
+    assert (asked.namespace_id, asked.HasField("caller")) == (b"space", False)
+    assert asked.sequence.tokens == pack_tokens([1, 2])

@@ -5,7 +5,7 @@ import pytest
 from kvstore.v1 import types_pb2
 from kvstore_client import errors
 from kvstore_client.held_pages import Hold
-from kvstore_client.match import Match
+from kvstore_client.match import LoadedPages, Match
 from kvstore_client.page_runs import PageRef, Pages
 from kvstore_client.reservation import Acquired
 from wire.scripted_session import ScriptedSession
@@ -50,8 +50,21 @@ def test_an_acquired_pair_is_given_back_together(attached: ScriptedSession) -> N
         assert missed.failure is failure
 
 
-@pytest.mark.parametrize(("on_disk", "tiers"), [(0, [2, 2]), (1, [2, 3]), (9, [3, 3])])
-def test_the_last_pages_may_come_from_the_disk(on_disk: int, tiers: list[int]) -> None:
-    """A match names tier 3 for them, and the memory that the store named for the others."""
+@pytest.mark.parametrize(
+    ("loaded", "tiers"),
+    [
+        ((0, 0), [2, 2]),
+        ((1, 0), [2, 3]),
+        ((1, 1), [3, 4]),
+        ((0, 1), [2, 4]),
+        ((9, 0), [3, 3]),
+        ((9, 1), [3, 4]),
+        ((1, 9), [4, 4]),
+    ],
+)
+def test_the_last_pages_may_have_been_loaded(loaded: tuple[int, int], tiers: list[int]) -> None:
+    """A match names 3 and 4 for them, and the memory that the store named for the others."""
     pages = Pages([types_pb2.PageRun(extent_id=3, slot_indexes=[0, 1], tier=types_pb2.TIER_2)])
-    assert Match(pages=pages, token_count=8, disk_page_count=on_disk).page_tiers == tiers
+    match = Match(pages=pages, token_count=8, loaded=LoadedPages(*loaded))
+    assert match.page_tiers == tiers
+    assert match.loaded_pages == (tiers.count(3), tiers.count(4))

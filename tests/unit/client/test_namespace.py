@@ -10,10 +10,20 @@ import pytest
 from device.card import Card, ClientCuda
 from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client import Client, ClientConfig, GroupWindow, Namespace, PageRef, errors
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    GroupWindow,
+    Namespace,
+    PageRef,
+    Prefetched,
+    errors,
+)
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.memory.cuda import mapped_memory as cuda_memory
+from kvstore_client.namespace import PREFETCH
+from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.scripted_session import (
@@ -32,7 +42,7 @@ from wire.scripted_session import (
     matched,
     run_of,
 )
-from wire.scripted_store import ScriptedAttach, ScriptedCalls
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 LIMIT = 30.0
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))
@@ -293,3 +303,68 @@ def test_a_match_has_the_pages_of_its_groups(
         assert found.current
     lost = namespace.match([1] * 9, groups=[GroupWindow(3)])
     assert isinstance(lost.failure, errors.StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("tier_3", "remote", "wanted"),
+    [(0, 0, (0, 0)), (8, 0, (2, 0)), (8, 4, (1, 1)), (8, 8, (0, 2)), (4, 8, (0, 1))],
+)
+def test_a_match_says_from_where_its_pages_were_loaded(
+    attached: ScriptedSession,
+    namespace: Namespace,
+    tier_3: int,
+    remote: int,
+    wanted: tuple[int, int],
+) -> None:
+    """Tokens of tier 3 came from the disk, apart from the remote ones at the end."""
+    answer = matched(0, 1)
+    answer.tier_3_loaded_token_count, answer.remote_loaded_token_count = tier_3, remote
+    attached.calls.answer("MatchPrefix", pb.MatchPrefixResponse(match=answer))
+    with namespace.match([1] * 9) as match:
+        assert match.loaded_pages == wanted
+
+
+def test_a_prefetch_says_what_is_loaded(attached: ScriptedSession, namespace: Namespace) -> None:
+    """The tokens go with the call, and its counts come back."""
+    attached.session.features = frozenset({PREFETCH})
+    attached.calls.answer(
+        "PrefetchPrefix",
+        pb.PrefetchPrefixResponse(
+            memory_token_count=4, loading_token_count=8, declined_token_count=12
+        ),
+    )
+    assert namespace.can_prefetch
+    assert namespace.prefetch([1, 2, 3, 4, 5]) == Prefetched(4, 8, 12)
+    [asked] = map(pb.PrefetchPrefixRequest.FromString, attached.calls.requests["PrefetchPrefix"])
+    assert (asked.namespace_id, asked.sequence.tokens) == (b"space", pack_tokens([1, 2, 3, 4, 5]))
+    assert asked.caller.store_epoch == attached.session.store_epoch
+
+
+def test_without_tier_3_a_prefetch_makes_no_call(
+    attached: ScriptedSession, namespace: Namespace
+) -> None:
+    """Nothing is loaded, and wrong tokens are still refused."""
+    assert not namespace.can_prefetch
+    assert namespace.prefetch([1, 2]) == Prefetched()
+    assert "PrefetchPrefix" not in attached.calls.requests
+    with pytest.raises(ValueError, match="token"):
+        namespace.prefetch([-1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, errors.StoreUnavailable),
+        (refusal("NAMESPACE_NOT_FOUND"), errors.NamespaceNotFound),
+    ],
+)
+def test_a_prefetch_that_fails_loads_nothing(
+    attached: ScriptedSession, namespace: Namespace, answer: object, kind: type[errors.StoreError]
+) -> None:
+    """The failure is in the result. A namespace that is not there any more is opened again."""
+    attached.session.features = frozenset({PREFETCH})
+    attached.calls.answer("PrefetchPrefix", answer)
+    found = namespace.prefetch([1, 2])
+    assert isinstance(found.failure, kind)
+    assert (found.memory_token_count, found.loading_token_count) == (0, 0)
+    assert (KEY in attached.session.namespaces) == (kind is errors.StoreUnavailable)

@@ -1,8 +1,14 @@
-"""Addresses of engines: three forms, and no password in any of them."""
+"""Addresses of Valkey: five forms, and no password in any of them."""
 
 import pytest
 
-from kvstore.remote.valkey.address import EngineAddress, UnusableEngineAddress, parse_address
+from kvstore.remote.valkey.address import (
+    ClusterAddress,
+    EngineAddress,
+    SentinelAddress,
+    UnusableEngineAddress,
+    parse_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,10 +19,26 @@ from kvstore.remote.valkey.address import EngineAddress, UnusableEngineAddress, 
         ("valkey://host:7000/", EngineAddress(None, "host", 7000)),
         ("valkeys://host:7000", EngineAddress(None, "host", 7000, is_tls=True)),
         ("valkey://[::1]:7000", EngineAddress(None, "::1", 7000)),
+        (
+            "valkey+cluster://a:1,b",
+            ClusterAddress((EngineAddress(None, "a", 1), EngineAddress(None, "b", 6379))),
+        ),
+        (
+            "valkeys+sentinel://a:1,b/pages",
+            SentinelAddress(
+                (
+                    EngineAddress(None, "a", 1, is_tls=True),
+                    EngineAddress(None, "b", 26379, is_tls=True),
+                ),
+                b"pages",
+            ),
+        ),
     ],
 )
-def test_an_address_has_one_of_three_forms(url: str, address: EngineAddress) -> None:
-    """A unix socket, a host, or a host over TLS; the port has a default."""
+def test_an_address_has_one_of_five_forms(
+    url: str, address: EngineAddress | ClusterAddress | SentinelAddress
+) -> None:
+    """A unix socket, a host, nodes of a cluster, or Sentinels; ports have defaults."""
     assert parse_address(url) == address
 
 
@@ -25,7 +47,9 @@ def test_an_address_has_one_of_three_forms(url: str, address: EngineAddress) -> 
     [
         *("", "host:6379", "redis://host", "valkey://", "valkey+unix://run/v.sock"),
         *("valkey+unix://", "valkey://host:port", "valkey://host:99999", "valkey://host/0"),
-        *("valkey://host?db=1", "valkey://host#x", "valkey://[::1"),
+        *("valkey://host?db=1", "valkey://host#x", "valkey://[::1", "valkey://a,b"),
+        *("valkey+cluster://a/0", "valkey+cluster://a,", "valkey+sentinel://a", "valkey+x://a"),
+        *("valkey+sentinel://a/", "valkey+sentinel://a/b/c", "valkeys+unix:///v.sock"),
     ],
 )
 def test_other_addresses_are_refused(url: str) -> None:

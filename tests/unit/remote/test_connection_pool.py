@@ -9,6 +9,8 @@ from time import monotonic
 
 import pytest
 
+from kvstore.remote import connection_pool
+from kvstore.remote.connection_pool import ConnectionPool
 from kvstore.remote.errors import (
     CredentialRefused,
     DeadlinePassed,
@@ -16,8 +18,6 @@ from kvstore.remote.errors import (
     EngineUnreachable,
     RemoteError,
 )
-from kvstore.remote.valkey import connection_pool
-from kvstore.remote.valkey.connection_pool import ConnectionPool
 from kvstore.remote.valkey.resp import RespConnection
 
 GENEROUS = 60.0

@@ -7,8 +7,8 @@ import pytest
 
 from kvstore.remote import errors
 from kvstore.remote.errors import EngineRefused, Reaction, RemoteError
+from kvstore.remote.valkey.commands import ACL_RULES
 from kvstore.remote.valkey.error_words import error_of
-from kvstore.remote.valkey.valkey_engine import ACL_RULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "remote-engines.md"
 

@@ -108,3 +108,46 @@ def test_a_byte_that_nobody_asked_for_ends_an_idle_connection() -> None:
         connection.send(encoded(b"PING"))
         connection.integer()
         assert not connection.is_quiet()
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"+OK\r\n", b"OK"),
+        (b":-7\r\n", -7),
+        (b"$3\r\nabc\r\n", b"abc"),
+        (b"$-1\r\n", None),
+        (b"*-1\r\n", None),
+        (b"*0\r\n", []),
+        (b"*2\r\n:1\r\n*2\r\n$1\r\na\r\n*1\r\n+x\r\n", [1, [b"a", [b"x"]]]),
+    ],
+)
+def test_a_reply_of_any_form_is_received(line: bytes, reply: object) -> None:
+    """Lists may be in lists, and the next reply is found behind them."""
+    with answered(line + b":5\r\n") as connection:
+        connection.send(encoded(b"PING"), replies=2)
+        assert connection.reply(7) == reply
+        assert connection.integer() == 5
+        assert connection.is_reusable
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"*6\r\n" + b":1\r\n" * 6,
+        b"*1\r\n" * 5 + b":1\r\n",
+        b"*1\r\n$65\r\n",
+        b"*1\r\n$-2\r\n",
+        b"*x\r\n",
+        b"*2\r\n-ERR x\r\n:1\r\n",
+        b"%1\r\n",
+    ],
+    ids=["parts", "depth", "bytes", "negative", "count", "error", "kind"],
+)
+def test_a_reply_beyond_its_bounds_ends_the_connection(line: bytes) -> None:
+    """Parts, their bytes and their depth are bounded, whatever the server states."""
+    with answered(line + b":7\r\n" * 100) as connection:
+        connection.send(encoded(b"PING"))
+        with pytest.raises(ReplyMalformed):
+            connection.reply(6, 64)
+        assert connection.is_broken

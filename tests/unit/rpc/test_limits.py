@@ -15,8 +15,9 @@ from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker
 
 pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
-# asked for, of tombstones the oldest go, and what is not announced is computed all the same.
-ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes"}
+# asked for, of tombstones the oldest go, what is not announced is computed all the same, and
+# what is not prefetched is loaded by its match.
+ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes", "max_prefetch_bytes"}
 both_ways = pytest.mark.parametrize("over", ["grpc", "lane"], indirect=True)
 
 

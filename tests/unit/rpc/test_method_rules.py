@@ -30,6 +30,7 @@ WITH_TOKENS = {
     "MatchPrefix",
     "PeekPrefix",
     "PinPrefix",
+    "PrefetchPrefix",
     "RunStep",
 }
 
@@ -87,6 +88,14 @@ def test_a_message_that_is_there_may_be_empty() -> None:
     assert caught.value.metadata == {"field": "sequence", "why": "missing"}
     request.sequence.SetInParent()
     require_fields(request, method)
+
+
+def test_only_a_prefetch_needs_no_caller() -> None:
+    """Every other request with a caller has to have it."""
+    methods = [each for each in map(rules, METHODS) if each.has_caller]
+    free = {each.path for each in methods if "caller" not in each.required}
+    assert free == {"/kvstore.v1.PrefixCacheService/PrefetchPrefix"}
+    assert rules("PrefetchPrefix").required == ("sequence",)
 
 
 @pytest.mark.parametrize("length", [0, 15, 17])

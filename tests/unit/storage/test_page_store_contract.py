@@ -16,6 +16,7 @@ from page_stores.numbered_pages import (
     key,
     page_bytes,
 )
+from page_stores.remote_rig import RemoteStoreRig
 from page_stores.rigs import Capability, MemoryStoreRig, SlabStoreRig, StoreRig
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
@@ -27,12 +28,14 @@ KINDS: dict[str, Callable[[Path], StoreRig]] = {
     "slab": SlabStoreRig,
     "memory": lambda _: MemoryStoreRig(),
     "memory-shared": lambda _: SHARED(),
+    "remote": RemoteStoreRig,
 }
 SHARED = partial(MemoryStoreRig, is_shared=True, look_seconds=0.25)
 CAPABILITIES = {
     "slab": SlabStoreRig.capabilities,
     "memory": MemoryStoreRig().capabilities,
     "memory-shared": SHARED().capabilities,
+    "remote": RemoteStoreRig.capabilities,
 }
 
 
@@ -255,7 +258,10 @@ def test_a_read_under_way_is_right_whatever_is_removed(rig: StoreRig, pages: Num
     answer, into = pages.begin_read(0, 1, 2)
     gone: Future[bool] = Future()
     rig.store.remove([key(1)], gone.set_result)
-    begun = [pages.begin(number) for number in range(10, 20)]
+    # A namespace takes no page before a removal that waits for an engine.
+    waits = Capability.OWES_REMOVALS in rig.capabilities
+    namespace = OTHER if waits else NAMESPACE
+    begun = [pages.begin(number, namespace=namespace) for number in range(10, 20)]
     rig.let_go()
     assert gone.result(LIMIT)
     assert all(each is not None and each.result(LIMIT) for each in begun)
@@ -318,12 +324,30 @@ def test_a_page_store_that_is_away_answers_nothing(rig: StoreRig, pages: Numbere
     assert pages.begin(3, 1) is None
     assert (pages.found(0), rig.store.look([key(0)], inf)) == ([], 0)
     assert not any(rig.store.there([key(0)]))
-    assert not pages.remove(0)
-    assert not pages.remove_namespace()
+    if Capability.OWES_REMOVALS not in rig.capabilities:
+        assert not pages.remove(0)
+        assert not pages.remove_namespace()
     rig.come_back()
     assert rig.store.state is StoreState.OPEN
     assert pages.found(0, 1) == [0, 1]
     assert pages.write(3)
+
+
+@needs(Capability.GOES_AWAY, Capability.OWES_REMOVALS)
+def test_a_removal_is_carried_out_once_the_page_store_is_back(
+    rig: StoreRig, pages: NumberedPages
+) -> None:
+    """Nothing finds the pages before, and the answer comes with the removal."""
+    assert pages.write(0, 1)
+    rig.go_away()
+    gone: Future[bool] = Future()
+    rig.store.remove([key(0)], gone.set_result)
+    assert not gone.done()
+    rig.come_back()
+    assert gone.result(LIMIT)
+    assert pages.found(0, 1) == []
+    assert pages.write(0, 1)
+    assert pages.found(0, 1) == [0, 1]
 
 
 def test_a_closed_page_store_answers_nothing(rig: StoreRig, pages: NumberedPages) -> None:

@@ -21,6 +21,8 @@ STEP = {
     "asked_tokens": 300,
     "loaded_tokens_1": 120,
     "loaded_tokens_3": 80,
+    "loaded_tokens_4": 40,
+    "prefetched_tokens": 20,
 }
 
 
@@ -39,8 +41,10 @@ def test_an_interval_reads_as_one_line() -> None:
         "full": 2,
         "miss": 1,
         "asked tokens": 300,
-        "loaded tokens": 200,
+        "loaded tokens": 240,
         "of them from disk": 80,
+        "of them from remote": 40,
+        "prefetched tokens": 20,
         "loaded MB": 3.0,
         "loaded MB/s": 2000,
         "failed saves": 2,
@@ -68,12 +72,12 @@ def test_every_metric_is_counted_and_has_a_unit() -> None:
         assert re.fullmatch(
             "kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves|hints))?", each.metric
         )
-    assert {each.label for each in COUNTED if each.label} == {*OUTCOMES, *map(str, TIERS)}
+    assert {each.label for each in COUNTED if each.label} == {*OUTCOMES, *TIERS.values()}
 
 
 def test_loaded_tokens_are_counted_by_tier() -> None:
     """Each page counts in the tier that had it."""
     counts: Counter[str] = Counter()
     count_loaded(counts, {1: 3, 3: 2}, 16)
-    count_loaded(counts, {3: 1}, 16)
-    assert counts == {"loaded_tokens_1": 48, "loaded_tokens_3": 48}
+    count_loaded(counts, {3: 1, 4: 1}, 16)
+    assert counts == {"loaded_tokens_1": 48, "loaded_tokens_3": 48, "loaded_tokens_4": 16}

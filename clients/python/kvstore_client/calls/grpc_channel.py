@@ -91,6 +91,7 @@ class StoreCalls:
                 pb.AbortReservationResponse,
             ),
             cache.RunStep: (PREFIX_CACHE + "RunStep", pb.RunStepResponse),
+            cache.PrefetchPrefix: (PREFIX_CACHE + "PrefetchPrefix", pb.PrefetchPrefixResponse),
             lease.RenewLease: (LEASE + "RenewLease", lease_pb2.RenewLeaseResponse),
         }
         self._lanes = lanes

@@ -190,6 +190,20 @@ class LeaseCalls:
         fault_point("step.after")
         return response.results
 
+    def prefetch(
+        self, namespace_id: bytes, tokens: bytes, timeout: float
+    ) -> prefix_cache_pb2.PrefetchPrefixResponse:
+        """Begins to load what the store's tier 3 has of a sequence; waits for none of it."""
+        request = prefix_cache_pb2.PrefetchPrefixRequest(
+            caller=self._caller, namespace_id=namespace_id, sequence={}
+        )
+        fault_point("prefetch.before")
+        response: prefix_cache_pb2.PrefetchPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.PrefetchPrefix, request, timeout, tokens=tokens
+        )
+        fault_point("prefetch.after")
+        return response
+
     def peek(
         self,
         namespace_id: bytes,

@@ -1,10 +1,11 @@
-"""The commands of kvstore-ctl that pin prefixes, and that remove them."""
+"""The commands of kvstore-ctl that pin prefixes, load them into memory, and remove them."""
 
 from typing import Annotated
 
 import typer
 
 from kvstore.v1 import store_pb2
+from kvstore_client.namespace import PREFETCH
 from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_ctl import store_tables
 from kvstore_ctl.console import (
@@ -62,6 +63,41 @@ def peek(
                 f"a worker is computing them through token {found.token_count}; "
                 f"it last inserted pages {found.idle_ms} ms ago"
             )
+
+
+def prefetch(
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
+    packed: PackedOption = False,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begins to load what tier 3 has of a prompt into free memory, and does not wait for it.
+
+    It evicts and pins nothing. Repeated, it shows how far the load came.
+    """
+    with connected(runtime_dir) as admin:
+        packed_tokens = tokens_of(tokens, packed=packed)
+        chosen = namespace_of(admin.namespaces(), namespace)
+        answer = admin.prefetch_prefix(chosen.namespace_id, packed_tokens)
+        has_tier_3 = PREFETCH in admin.capabilities().features
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+        return
+    asked = len(packed_tokens) // TOKEN_BYTES
+    loading, declined = answer.loading_token_count, answer.declined_token_count
+    typer.echo(
+        f"{answer.memory_token_count} of {counted(asked, 'token')} are in memory"
+        f" in {title_of(chosen)}, {loading} are being loaded"
+    )
+    if declined:
+        typer.echo(
+            f"{declined} on the disk are not loaded: no memory is free, or enough is being loaded;"
+            " try again later"
+        )
+    if not has_tier_3:
+        typer.echo("this store has no tier 3, so there is nothing to load from")
 
 
 def pin(

@@ -62,7 +62,7 @@ class MatchedPages:
         return tuple(run for part in _consecutive(pages) for run in _runs_of(match, part))
 
     def tier(self, tracked: Loading, page: GroupPage) -> int:
-        """Returns the store's tier that had a page that is being loaded: 1 or 2, or 3, the disk.
+        """Returns the tier of a page that is being loaded, as ``Match.page_tiers`` has it.
 
         A page of another group counts as the page of the path that ends where it ends.
         """

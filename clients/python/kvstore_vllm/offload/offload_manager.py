@@ -22,7 +22,8 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore_client import DatedRun, Match
-from kvstore_vllm.counters import COUNTED, DISK, count_loaded
+from kvstore_client.match import DISK_TIER, REMOTE_TIER
+from kvstore_vllm.counters import COUNTED, count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.identity.adapters import AdapterDigests
@@ -35,6 +36,7 @@ from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
 from kvstore_vllm.scheduler.engine_speed import EngineSpeed
+from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
@@ -45,6 +47,11 @@ THREADS: Final = 3
 SALT_BYTES: Final = 16
 # Seconds that a step waits if it computes nothing because all requests wait for the store.
 IDLE_WAIT: Final = 0.001
+# The sources of pages that were loaded for their lookup. vLLM has none of its own for remote.
+SOURCES: Final = {
+    DISK_TIER: CacheHitSource.DISK,
+    REMOTE_TIER: CacheHitSource.EXTERNAL_UNSPECIFIED,
+}
 STATES: Final[dict[bool | None, LookupResult]] = {
     None: LookupResult.RETRY,
     False: LookupResult.MISS,
@@ -95,6 +102,13 @@ class KvstoreOffloadingManager(OffloadingManager):
             usable=attachment.usable,
             joining=attachment.is_joining,
             groups=groups.windows,
+        )
+        self._lookups.prefetches = self._prefetches = Prefetches(
+            work,
+            ThreadedAnswers(1),
+            counts,
+            lookup_threads=THREADS,
+            offered=attachment.prefetches,
         )
         self._matched = MatchedPages(self._lookups)
         self._stores = StorePath(
@@ -209,11 +223,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         return STATES[self._matched.has(tracked, page)]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
-        """Returns the disk for a page that only the store's disk had, and else the host."""
+        """Returns the source of a page: the host's memory, its disk, or the store hosts share."""
         tracked, page = self._place(key, req_context)
-        if tracked is None or page is None or self._matched.tier(tracked, page) != DISK:
+        if tracked is None or page is None:
             return CacheHitSource.HOST
-        return CacheHitSource.DISK
+        return SOURCES.get(self._matched.tier(tracked, page), CacheHitSource.HOST)
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> StorePages:
         """Returns the pages to copy from, and holds them until :meth:`complete_load`."""
@@ -343,6 +357,7 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def shutdown(self) -> None:
         """Releases everything, including the lease."""
+        self._prefetches.close()
         self._answers.close()
         self._stores.close()
         for tracked in list(self._tracked.values()):

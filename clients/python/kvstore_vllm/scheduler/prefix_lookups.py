@@ -9,6 +9,7 @@ from typing import Protocol
 from kvstore_client import GroupWindow, Match
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
@@ -59,6 +60,8 @@ class PrefixLookups:
         self._usable = usable
         self._joining = joining
         self._groups = groups
+        # Loads pages ahead of lookups that wait for a thread. None: nothing is.
+        self.prefetches: Prefetches | None = None
         self._clock = clock
         # Seconds that the next step may still wait for answers.
         self._wait_left = settings.scheduling_wait
@@ -122,6 +125,8 @@ class PrefixLookups:
             return
         lookup.asked_at = self._clock()
         ids = tracked.request.all_token_ids[: pages * self._settings.page_tokens]
+        if self.prefetches is not None:
+            self.prefetches.before_lookup(tracked.key, ids, self._answers.under_way)
         self._answers.ask(
             partial(self._work.look_up, tracked.key, ids, self._groups),
             partial(self._answered, tracked, lookup, pages),

@@ -17,6 +17,7 @@ from kvstore_vllm.identity.config_factors import adapter_facts
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.engine_speed import EngineSpeed
+from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -80,15 +81,25 @@ class SchedulerRole:
             load_async=self._load_async,
             save_output=settings.save_output,
         )
+        work = StoreWork(access, facts.page_tokens, settings.lookup_timeout)
         self.planner = TransferPlanner(
             half_settings,
-            StoreWork(access, facts.page_tokens, settings.lookup_timeout),
+            work,
             ThreadedAnswers(THREADS),
             usable=self._attachment.usable,
             joining=self._attachment.is_joining,
             blocks_of=self._blocks_of,
             stored=stored,
             counts=counts,
+        )
+        self.planner.prefetch_with(
+            Prefetches(
+                work,
+                ThreadedAnswers(1),
+                counts,
+                lookup_threads=THREADS,
+                offered=self._attachment.prefetches,
+            )
         )
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request

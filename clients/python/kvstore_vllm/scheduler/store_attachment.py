@@ -60,6 +60,10 @@ class StoreAttachment:
             return False
         return self._joining.complete(self._lease)
 
+    def prefetches(self) -> bool:
+        """Returns whether the store loads pages ahead of lookups, because it has slower tiers."""
+        return not self._off and self.access.memory.can_prefetch
+
     def is_joining(self) -> bool:
         """Returns whether the store or ranks are still about to join."""
         if self._off:

@@ -72,6 +72,19 @@ class StoreWork:
             budget=StoreBudget(self._timeout),
         )
 
+    def prefetch(self, key: RequestKey, token_ids: Sequence[int]) -> int:
+        """Begins to load the whole pages of ``token_ids`` that only the store's tier 3 has.
+
+        Returns the number of tokens that are being loaded; 0 if the store fails.
+        """
+        namespace = self.open_namespace(key)
+        if namespace is None or isinstance(namespace, StoreError):
+            return 0
+        found = namespace.prefetch(
+            self.packed(key, token_ids) + ONE_MORE, budget=StoreBudget(self._timeout)
+        )
+        return found.loading_token_count
+
     def run_step(self, operations: Sequence[StoreOperation]) -> Outcomes:
         """Makes operations of one namespace in one call, in their order.
 

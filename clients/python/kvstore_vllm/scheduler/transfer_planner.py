@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from kvstore_client import ReuseHint
-from kvstore_vllm.counters import DISK
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.load_path import LoadPath
+from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.save_path import SavePath
 from kvstore_vllm.scheduler.step_operations import StepOperations
@@ -71,6 +71,10 @@ class TransferPlanner:
             settings, operations, self._jobs, self.counts, usable=usable, stored=stored
         )
 
+    def prefetch_with(self, prefetches: Prefetches) -> None:
+        """Loads pages ahead of lookups from now on. :meth:`close` closes ``prefetches``."""
+        self._lookups.prefetches = prefetches
+
     @property
     def holds_blocks(self) -> bool:
         """True while blocks of ended requests are held. They come free soon."""
@@ -119,10 +123,10 @@ class TransferPlanner:
         if tracked := self._tracked.get(request_id):
             self._loads.allocated(tracked, block_ids, loaded_tokens)
 
-    def tokens_from_disk(self, request_id: str) -> int:
-        """Returns how many tokens of a request's planned load only the store's disk had."""
+    def loaded_from(self, request_id: str, tier: int) -> int:
+        """Returns how many tokens of a request's planned load only this tier of the store had."""
         tracked = self._tracked.get(request_id)
-        return 0 if tracked is None else tracked.load_tiers[DISK] * self._settings.page_tokens
+        return 0 if tracked is None else tracked.load_tiers[tier] * self._settings.page_tokens
 
     def plan(
         self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]
@@ -208,6 +212,8 @@ class TransferPlanner:
     def close(self) -> None:
         """Releases all holds that no rank reads or writes."""
         self.forget()
+        if self._lookups.prefetches is not None:
+            self._lookups.prefetches.close()
         self._operations.close()
 
     def _send_the_last(self) -> None:

@@ -148,3 +148,14 @@ def test_a_namespace_is_opened_by_identity_and_layout(
     peeked = prefix_cache_pb2.PeekPrefixRequest(namespace_id=b"space", tokens=b"toke")
     assert only_request(scripted, opened) == opened
     assert only_request(scripted, peeked) == peeked
+
+
+def test_a_prefetch_names_its_lease(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
+    """A prefetch sends its caller and its tokens, and no pin."""
+    answer = prefix_cache_pb2.PrefetchPrefixResponse(loading_token_count=4)
+    scripted.answer("PrefetchPrefix", answer)
+    assert lease.prefetch(b"space", b"toke", 30) == answer
+    wanted = prefix_cache_pb2.PrefetchPrefixRequest(
+        caller=CALLER, namespace_id=b"space", sequence={"tokens": b"toke"}
+    )
+    assert only_request(scripted, wanted) == wanted

@@ -574,6 +574,24 @@ def test_a_loaded_page_is_there() -> None:
     assert sorted(copy.checksum for copy in pages.values()) == [7, 8]
 
 
+def test_pages_loaded_in_runs_are_there() -> None:
+    """Each run is found again as soon as it was published, and no slot of a later one is lost."""
+    world = JournaledWorld(page_stores=1)
+    worker = world.worker
+    sequence = worker.sequence("abcd")
+    located = world.cache.locate(worker.caller, NAMESPACE_ID, sequence, MatchOptions(3))
+    read = world.cache.begin_read(worker.caller, NAMESPACE_ID, sequence, 4, located, run_pages=2)
+    assert isinstance(read, DiskRead)
+    assert world.cache.publish_run(read, 2, [7, 8])
+    assert world.cache.take_run(read, 2) == 2
+    cache = world.recover().cache
+    assert sorted(copy.checksum for copy in Snapshot(cache).pages.values()) == [7, 8]
+    assert sum(each.counts[SlotState.MOVING] for each in cache.arenas.values()) == 0
+    world.cache.finish_read(read, 2, [9, 10])
+    pages = Snapshot(world.recover().cache).pages
+    assert sorted(copy.checksum for copy in pages.values()) == [7, 8, 9, 10]
+
+
 def test_workers_of_two_tenants_stay_apart(world: JournaledWorld) -> None:
     """Leases come back under their tenants and numbers, and a new one gets the next."""
     second = world.join("second")

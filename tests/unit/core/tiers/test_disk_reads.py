@@ -46,9 +46,10 @@ def test_what_was_kept_is_loaded_and_matched() -> None:
     assert {page.segment for page in load.pages} == {digests[0]}
     assert (load.end, load.namespace_digest) == (4, world.namespace.digest)
     assert world.worker.match("abcdef", 1).matched_token_count == 0
+    targets = load.targets
     assert world.finish(load) == 4
     match = world.worker.match("abcdef", 2)
-    assert places(match.runs) == [slot & INDEX_MASK for slot in load.targets]
+    assert places(match.runs) == [slot & INDEX_MASK for slot in targets]
     assert match.matched_token_count == 8
     assert not world.cache.writes_wanted()
     for counters in (world.cache.counters, world.namespace.counters):

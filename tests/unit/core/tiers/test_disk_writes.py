@@ -305,3 +305,13 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     world.disk_state.touches[0].clear()
     world.worker.match("ab", 1)
     assert not world.cache.writes_wanted()
+
+
+def test_the_pages_of_writes_under_way_are_counted() -> None:
+    """They hold their slots until the writes are finished."""
+    world = DiskWorld()
+    world.worker.publish("abc")
+    writes = world.cache.plan_writes(2)
+    assert world.cache.bytes_under_way() == 2 * world.layout.page_bytes
+    world.cache.finish_writes(writes, [0])
+    assert world.cache.bytes_under_way() == 0

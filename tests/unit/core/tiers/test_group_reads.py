@@ -2,9 +2,10 @@
 
 import pytest
 
-from core.core_builders import NAMESPACE_ID, CoreWorld, paged, places
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.group_reads import GroupRead, LocatedGroups
+from kvstore.core.tiers.read_slots import EvictionBound
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import GroupWindow, MatchOptions
 from kvstore.core.values.slots import SlotState
@@ -167,3 +168,42 @@ def test_a_read_without_enough_slots_begins_nothing() -> None:
     assert begin(world, locate(world, {1: 2})) is None
     world.laws.check()
     assert world.states() == {"FREE": 1, "CACHED": 3}
+
+
+def test_pages_of_a_window_come_from_several_page_stores() -> None:
+    """Each page has its own, and one that lacks a removal keeps all of them back."""
+    world = CoreWorld(slots=12, page_stores=2)
+    world.worker.publish("abc")
+    located = locate(world, {1: 2})
+    first, second = located.page_digests()
+    asked = world.worker.caller, NAMESPACE_ID, world.worker.sequence("abc"), located
+    read = world.cache.begin_group_read(*asked, {first: 1, second: 0})
+    assert read is not None
+    assert [page.number for page in read.pages] == [1, 0]
+    assert world.cache.finish_group_read(read, 0) == 0
+    world.cache.evict_prefix(OWNER, NAMESPACE_ID, paged("z"))
+    world.cache.finish_removed(world.cache.take_removed(0), 0)
+    assert world.cache.begin_group_read(*asked, {first: 1, second: 0}) is None
+    read = world.cache.begin_group_read(*asked, {first: 0, second: 0})
+    assert read is not None
+    assert world.cache.finish_group_read(read, 2) == 2
+    world.laws.check()
+
+
+@pytest.mark.parametrize(("share", "fits"), [(1 / 4, False), (1 / 2, True)])
+def test_a_careful_read_of_windows_is_whole_or_not_at_all(share: float, *, fits: bool) -> None:
+    """It evicts a share of the arena at the most, and what it evicted stays FREE."""
+    world = CoreWorld(slots=8, page_stores=1)
+    world.worker.publish("abc")
+    located = locate(world, {1: 3})
+    world.worker.publish("pq", "rst")
+    world.worker.match("abc", 5)
+    asked = world.worker.caller, NAMESPACE_ID, world.worker.sequence("abc"), located
+    read = world.cache.begin_group_read(*asked, bound=EvictionBound(share, 1 << 60))
+    world.laws.check()
+    assert (read is not None) == fits
+    assert world.arena.bounded_count == (3 if fits else 0)
+    if read is not None:
+        assert world.cache.finish_group_read(read, 3) == 3
+    assert world.arena.bounded_count == 0
+    world.laws.check()

@@ -1,6 +1,14 @@
 """Load or recompute: what is slower to load than to compute is a miss."""
 
-from kvstore.core.tiers.load_or_recompute import MEMORY_SECONDS, PROBE_SECONDS, LoadDecision, Wanted
+import pytest
+
+from kvstore.core.tiers.load_or_recompute import (
+    MEMORY_SECONDS,
+    MOST_LOOK_SECONDS,
+    PROBE_SECONDS,
+    LoadDecision,
+    Wanted,
+)
 
 MIB = 1 << 20
 # A thousand tokens in a tenth of a second, at this speed.
@@ -81,3 +89,61 @@ def test_what_took_no_time_says_nothing() -> None:
     decision.observe(0, 1.0, 0.0)
     decision.observe(MIB, 0.0, 0.0)
     assert decision.bandwidth is None
+
+
+def looks(
+    decision: LoadDecision, *, speed: float = SPEED, patience: float = 1.0, now: float = 0.0
+) -> bool:
+    """Returns what is decided of a look for pages that take a tenth of a second to compute."""
+    return decision.worth_looking(
+        WANTED, prefill_tokens_per_second=speed, queued_bytes=0, patience=patience, now=now
+    )
+
+
+def test_the_cost_of_a_look_counts_before_it() -> None:
+    """It is added to the time of the load, and a tier that was never asked is asked."""
+    decision = LoadDecision()
+    assert looks(decision)
+    decision.observe_look(0.09, 0.0)
+    assert looks(decision)
+    decision.observe(5000 * MIB, 1.0, 0.0)
+    assert not looks(decision)
+
+
+def test_without_a_speed_a_look_may_take_a_few_milliseconds() -> None:
+    """The mean counts, and each ten seconds one look is let through."""
+    decision = LoadDecision()
+    for _ in range(3):
+        decision.observe_look(MOST_LOOK_SECONDS / 2, 0.0)
+    assert looks(decision, speed=0)
+    decision.observe_look(20 * MOST_LOOK_SECONDS, 0.0)
+    assert not looks(decision, speed=0)
+    assert looks(decision, speed=0, now=PROBE_SECONDS)
+    assert not looks(decision, speed=0, now=PROBE_SECONDS + 1)
+
+
+def test_a_tier_that_answers_slowly_by_its_nature_is_asked_once() -> None:
+    """Its stated time counts as a look before the first one."""
+    decision = LoadDecision(look_seconds=0.03)
+    assert looks(decision, speed=0)
+    assert not looks(decision, speed=0)
+    assert looks(decision)
+
+
+def test_a_late_look_counts_twice() -> None:
+    """A tier whose answers come after the callers' patience is not asked, however long a prompt."""
+    decision = LoadDecision()
+    decision.observe_look(0.25, 0.0, is_late=True)
+    assert decision.look_seconds == pytest.approx(0.5)
+    assert not looks(decision, speed=1, patience=0.25)
+    assert looks(decision, speed=1, patience=0.25, now=PROBE_SECONDS)
+
+
+def test_a_look_after_a_pause_replaces_the_mean() -> None:
+    """A tier that recovered is used after one probe."""
+    decision = LoadDecision()
+    decision.observe_look(1.0, 0.0)
+    decision.observe_look(0.0, 1.0)
+    assert decision.look_seconds == pytest.approx(0.75)
+    decision.observe_look(0.001, 1.0 + PROBE_SECONDS)
+    assert decision.look_seconds == pytest.approx(0.001)

@@ -9,9 +9,9 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
 from stores.rpc_world import OpenLane, Server, lane_call, nothing, reason, tokens
 
-MATCH, ACQUIRE, INSERT, RELEASE = (
+MATCH, ACQUIRE, PREFETCH, INSERT, RELEASE = (
     METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")
-    for name in ("MatchPrefix", "AcquirePrefix", "InsertPrefix", "ReleasePins")
+    for name in ("MatchPrefix", "AcquirePrefix", "PrefetchPrefix", "InsertPrefix", "ReleasePins")
 )
 
 
@@ -42,6 +42,23 @@ def test_tokens_that_end_a_long_request_are_its_sequence_s(
         answers.append(read.FromString(body).match)
     assert answers[0].matched_token_count == 8
     assert answers[0] == answers[1]
+
+
+def test_a_long_prefetch_has_its_tokens_apart(server: Server, open_lane: OpenLane) -> None:
+    """It gets the same answer whether its tokens are received apart or parsed."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    cached = tokens(*range(8))
+    worker.publish(namespace_id, cached, 1)
+    long = cached + tokens(*range(100, 100 + SMALL_BYTES))
+    for sent in ({}, {"tokens": long}):
+        request = pb.PrefetchPrefixRequest(
+            caller=worker.caller(), namespace_id=namespace_id, sequence=sent
+        )
+        pieces = [request.SerializeToString(), *([] if sent else sequence_pieces(long))]
+        head, body = lane_call(open_lane(worker), PREFETCH, b"".join(pieces))
+        assert reason(head) == "OK"
+        assert pb.PrefetchPrefixResponse.FromString(body).memory_token_count == 8
 
 
 def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(

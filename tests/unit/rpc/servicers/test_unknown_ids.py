@@ -64,6 +64,9 @@ BY_NAMESPACE: dict[str, Callable[[Worker, bytes], object]] = {
     "MatchPrefix": lambda worker, space: pb.MatchPrefixRequest(
         caller=worker.caller(), namespace_id=space, sequence=pb.Sequence(tokens=PAGE), pin_id=1
     ),
+    "PrefetchPrefix": lambda worker, space: pb.PrefetchPrefixRequest(
+        caller=worker.caller(), namespace_id=space, sequence=pb.Sequence(tokens=PAGE)
+    ),
     "PeekPrefix": lambda _, space: pb.PeekPrefixRequest(namespace_id=space, tokens=PAGE),
     "ReservePages": lambda worker, space: pb.ReservePagesRequest(
         caller=worker.caller(),
@@ -119,6 +122,9 @@ BY_LEASE: dict[str, Callable[[pb.Caller], object]] = {
         pin_id=1,
         reservation_id=7,
         total_page_count=1,
+    ),
+    "PrefetchPrefix": lambda caller: pb.PrefetchPrefixRequest(
+        caller=caller, namespace_id=bytes(16), sequence=pb.Sequence(tokens=PAGE)
     ),
     "InsertPrefix": lambda caller: pb.InsertPrefixRequest(
         caller=caller, reservation_id=5, sequence=pb.Sequence(tokens=PAGE)

@@ -31,7 +31,7 @@ class OneOfHosts(Tiered):
         self.far = Shared(facts=SHARED)
         near = SlowTier(self.near, admission=FirstTouch())
         far = SlowTier(self.far, number=1, admission=FirstTouch())
-        super().__init__(worlds(slots=8, extent_slots=8, slow_tier=near, remote_tier=far))
+        super().__init__(worlds(slots=16, extent_slots=16, slow_tier=near, remote_tier=far))
         self.namespace = self.world.cache.namespaces[self.namespace_id]
 
     def keep(self) -> None:

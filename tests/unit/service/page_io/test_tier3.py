@@ -10,7 +10,8 @@ from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.page_io.disk_reader import MOST_WAITING, NO_PART
+from kvstore.service.page_io.load_call import NO_PART
+from kvstore.service.page_io.load_source import MOST_WAITING
 from kvstore.service.page_io.slow_tier import SlowTier, TierState
 from kvstore.storage.errors import SlabInUse
 from kvstore.storage.write_admission import SecondTouch
@@ -112,12 +113,12 @@ def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
     store.write(0)
     later = stores.reopen(store)
     later.slab.closed = True
-    places = later.world.store.tier3.loader._places
+    places = later.world.store.tier3.loader._sources[0].waiting
     for _ in range(MOST_WAITING):
-        assert places.acquire(blocking=False)
+        assert places.take("uid-1", is_alone=True)
     assert page_count(later.ask(0)) == 0
     assert later.slab.waiting == []
-    places.release()
+    places.give_back("uid-1")
     waiting, found = in_background(later, 0)
     assert later.slab.asked.wait(LIMIT)
     later.slab.let_go()

@@ -82,11 +82,11 @@ def test_a_load_onto_a_device_takes_one_mapping(
         asked.append(size)
         raise OSError(ENOMEM, "no memory")
 
-    monkeypatch.setattr("kvstore.service.page_io.disk_reader.mmap.mmap", refused)
+    monkeypatch.setattr("kvstore.service.page_io.read_targets.mmap.mmap", refused)
     with capture_logs() as logs:
         assert page_count(later.ask(0)) == 0
     assert [each["event"] for each in logs].count("pages_not_loaded") == 1
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
-    monkeypatch.setattr("kvstore.service.page_io.disk_reader.mmap.mmap", real)
+    monkeypatch.setattr("kvstore.service.page_io.read_targets.mmap.mmap", real)
     assert asked == [(-1, PAGES * later.world.layout.page_bytes)]
     assert page_count(later.ask(0)) == PAGES

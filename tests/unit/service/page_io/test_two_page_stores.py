@@ -57,7 +57,7 @@ def store(worlds: Worlds) -> TwoPageStores:
 
 def test_a_page_store_that_hangs_keeps_no_page_from_the_other(worlds: Worlds) -> None:
     """Its own pages wait for it, and are written once it goes on."""
-    store = TwoPageStores(worlds, queue_bytes=PAGES * PAGE_BYTES)
+    store = TwoPageStores(worlds, slots=16, queue_bytes=PAGES * PAGE_BYTES)
     cache = store.world.cache
     store.far.held = True
     for number in range(3):
@@ -71,6 +71,21 @@ def test_a_page_store_that_hangs_keeps_no_page_from_the_other(worlds: Worlds) ->
     store.keep()
     assert store.counts() == (3 * PAGES, 3 * PAGES)
     assert not cache.disk_writes
+
+
+def test_both_hold_a_quarter_of_memory_at_the_most(worlds: Worlds) -> None:
+    """Each has an eighth, however much its queue could take."""
+    store = TwoPageStores(worlds, slots=32)
+    store.near.held = store.far.held = True
+    for number in range(6):
+        store.publish(number)
+        store.keep()
+    cache = store.world.cache
+    assert [cache.bytes_under_way(number) // PAGE_BYTES for number in (0, 1)] == [4, 4]
+    store.near.let_go()
+    store.far.let_go()
+    store.keep()
+    assert store.counts() == (6 * PAGES, 6 * PAGES)
 
 
 def test_a_loss_is_noted_for_the_page_store_that_has_it(store: TwoPageStores) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from kvstore_client import DatedRun
+from kvstore_client.match import LoadedPages
 from kvstore_vllm.offload.matched_pages import LONGEST_UNUSED, GroupPage
 from naive.lookups import Found, NaiveLookups
 
@@ -80,10 +81,10 @@ def test_a_request_that_may_not_load_has_no_pages(world: NaiveLookups) -> None:
 
 def test_a_page_that_is_loaded_has_a_tier(world: NaiveLookups) -> None:
     """It is the one that the store states for it, and memory for a page that nobody loads."""
-    world.match = Found(4, disk_page_count=1)
+    world.match = Found(4, LoadedPages(disk=1, remote=1))
     world.found()
     world.answers.answer_all()
     world.matched.take(world.tracked, [GroupPage(0, number) for number in range(4)])
     tiers = [world.matched.tier(world.tracked, GroupPage(0, number)) for number in range(5)]
-    assert tiers == [1, 1, 1, 3, 1]
+    assert tiers == [1, 1, 3, 4, 1]
     world.matched.loaded(world.tracked)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore_client.match import DISK_TIER, REMOTE_TIER
 from naive.engine import LOOKUP_TIMEOUT, SCHEDULING_WAIT, NaiveEngine
 from naive.pages import NaivePages
 from naive.runs import PAGE, PROMPT, engine, run, settle
@@ -198,9 +199,10 @@ def test_loaded_tokens_are_those_of_their_tiers(*, beside: bool) -> None:
     world.answers.come_in_time = True
     world.store.on_disk = 1
     world.arrive("b", PROMPT)
-    assert world.planner.tokens_from_disk("b") == 0
+    assert world.planner.loaded_from("b", DISK_TIER) == 0
     world.step()
-    assert world.planner.tokens_from_disk("b") == PAGE
+    assert world.planner.loaded_from("b", DISK_TIER) == PAGE
+    assert world.planner.loaded_from("b", REMOTE_TIER) == 0
     end(world)
     counts = world.planner.counts
     assert (counts["loaded_tokens_1"], counts["loaded_tokens_3"]) == (PAGE, PAGE)

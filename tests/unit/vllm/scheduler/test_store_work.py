@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvstore_client import Acquired, Match
+from kvstore_client import Acquired, Match, Prefetched
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import (
@@ -38,6 +38,11 @@ class NamespaceAt:
         """Matches nothing. The tokens have to be whole pages and one token more."""
         assert len(tokens) == 4 * (len(TOKENS) + 1)
         return Match()
+
+    def prefetch(self, tokens: bytes, **_: object) -> Prefetched:
+        """Loads a page of the tokens, which are those of a match."""
+        assert len(tokens) == 4 * (len(TOKENS) + 1)
+        return Prefetched(loading_token_count=PAGE)
 
 
 class OneNamespace:
@@ -92,3 +97,9 @@ def test_an_open_namespace_is_asked_at_once() -> None:
     assert not namespace.waited
     assert found is not None
     assert found.failure is None
+
+
+def test_a_prefetch_names_the_tokens_of_a_lookup() -> None:
+    """The store loads what the lookup will match; a namespace that is not open loads nothing."""
+    assert work(NamespaceAt()).prefetch(RequestKey(), TOKENS) == PAGE
+    assert work(NamespaceAt(LayoutMismatch("other pages"))).prefetch(RequestKey(), TOKENS) == 0

@@ -2,7 +2,13 @@
 
 import pytest
 
-from inference_worker.engine.request import FinishReason, Generation, Request, SamplingOptions
+from inference_worker.engine.request import (
+    FinishReason,
+    Generation,
+    Request,
+    ReusedTokens,
+    SamplingOptions,
+)
 from inference_worker.errors import ContinuationError
 from inference_worker.fleet.continuation import Continuation
 
@@ -98,3 +104,40 @@ def test_the_whole_is_of_the_request_and_not_of_its_last_part() -> None:
         assert (whole.prompt_tokens, whole.output_ids) == (4, [5, 6, 7])
         assert whole.time_to_first_token == 0.5
     assert way.whole(None).prefilled_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("found", "prompt", "wanted"),
+    [
+        ((4, 1, 1), 9, (4, 1, 1)),
+        ((9, 2, 3), 4, (4, 2, 2)),
+        ((9, 6, 3), 4, (4, 4, 0)),
+        ((9, 0, 0), 4, (4, 0, 0)),
+    ],
+)
+def test_reused_tokens_are_those_of_the_prompt(
+    found: tuple[int, int, int], prompt: int, wanted: tuple[int, int, int]
+) -> None:
+    """A process may reuse tokens of the answer too, which are not the prompt's."""
+    way = Continuation(Request(prompt_ids=[1] * prompt, max_tokens=1))
+    reused = way.reused(ReusedTokens(*found))
+    assert reused == wanted
+    assert reused is not None
+    assert reused.memory == wanted[0] - wanted[1] - wanted[2]
+    assert way.reused(None) is None
+
+
+def test_a_moved_request_counts_what_its_last_process_loaded() -> None:
+    """Loaded tokens are at most the matched ones of the prompt."""
+    way = Continuation(GREEDY)
+    way.moves += 1
+    last = Generation(
+        prompt_tokens=6,
+        matched_tokens=6,
+        prefilled_tokens=0,
+        disk_tokens=3,
+        remote_tokens=2,
+        matched_pages=[],
+    )
+    whole = way.whole(last)
+    assert (whole.matched_tokens, whole.disk_tokens, whole.remote_tokens) == (4, 3, 1)

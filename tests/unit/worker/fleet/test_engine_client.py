@@ -26,7 +26,7 @@ async def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is
         pieces = client.generate(Request(prompt_ids=[7], max_tokens=4))
         first = asyncio.create_task(anext(pieces))
         await asyncio.to_thread(theirs.recv, 1 << 16)
-        theirs.sendall(Frame({"op": "tokens", "id": 1, "reused": 0}, [8]).pack())
+        theirs.sendall(Frame({"op": "tokens", "id": 1, "reused": [0, 0, 0]}, [8]).pack())
         theirs.close()
         looking = asyncio.create_task(client.stats())
         serving = asyncio.create_task(client.serve())

@@ -9,7 +9,7 @@ import pytest
 
 from inference_worker.engine.async_engine import Piece
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.request import FinishReason, Request, ReusedTokens
 from inference_worker.errors import (
     BadPromptError,
     EngineBusyError,
@@ -102,7 +102,7 @@ async def test_many_requests_have_what_each_has_alone(engine: GatedEngine) -> No
             assert last.generation is not None
             assert last.generation.prompt_tokens == len(prompt)
             assert last.reason == FinishReason.LENGTH
-            assert last.reused_tokens == 0
+            assert last.reused == ReusedTokens()
         await until(thread, waiting=0, running=0)
         assert (await thread.stats()).held_sequences == 0
 

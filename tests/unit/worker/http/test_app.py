@@ -225,7 +225,10 @@ async def test_several_answers_are_bounded_and_in_order() -> None:
             "prompt_tokens": 6,
             "completion_tokens": 12,
             "total_tokens": 18,
-            "prompt_tokens_details": {"cached_tokens": 2},
+            "prompt_tokens_details": {
+                "cached_tokens": 2,
+                "cached_tokens_by_tier": {"memory": 2, "disk": 0, "remote": 0},
+            },
         }
         refused = await client.post("/v1/completions", json={**body, "n": 9})
         assert refused.json()["error"]["param"] == "n"

@@ -1,4 +1,4 @@
-"""Connections to one server, which a thread of the pool's own makes.
+"""Connections to one server or helper, which a thread of the pool's own makes.
 
 Looking up a name, the handshake of TLS and authentication can take longer than any request may
 wait, and the C library's resolver has no deadline. So no request does any of it. A request gets
@@ -9,32 +9,56 @@ import random
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineUnreachable, RemoteError
-from kvstore.remote.valkey.resp import RespConnection
 
 FIRST_BACKOFF: Final = 0.1
 MOST_BACKOFF: Final = 5.0
 CLOSE_SECONDS: Final = 1.0
 
 
-class ConnectionPool:
+class PooledConnection(Protocol):
+    """A connection, for one thread at a time."""
+
+    deadline: float
+    """Every wait of the connection ends at this time."""
+
+    @property
+    def is_reusable(self) -> bool:
+        """Another call can use the connection."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Returns whether an idle connection is open, and silent as it should be."""
+        ...
+
+    def interrupt(self) -> None:
+        """Ends the waits of the thread that uses the connection. Any thread may call this."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection. Only the thread that uses it may do so."""
+        ...
+
+
+C = TypeVar("C", bound=PooledConnection)
+
+
+class ConnectionPool(Generic[C]):
     """Up to ``size`` connections, each for one thread at a time. Thread-safe.
 
     ``connect`` makes one, and raises a ``RemoteError``. An attempt that takes longer than
     ``connect_seconds`` counts as failed for those who wait, although it goes on.
     """
 
-    def __init__(
-        self, connect: Callable[[], RespConnection], *, size: int, connect_seconds: float
-    ) -> None:
+    def __init__(self, connect: Callable[[], C], *, size: int, connect_seconds: float) -> None:
         self._connect = connect
         self._size = size
         self._connect_seconds = connect_seconds
         self._changed = Condition()
-        self._idle: list[RespConnection] = []
-        self._used: set[RespConnection] = set()
+        self._idle: list[C] = []
+        self._used: set[C] = set()
         self._error: RemoteError | None = None
         self._attempt_start = monotonic()
         self._is_wanted = False
@@ -42,7 +66,13 @@ class ConnectionPool:
         self._thread = Thread(target=self._make, name="kv-remote-connect", daemon=True)
         self._thread.start()
 
-    def take(self, deadline: float, *, insist: bool = False) -> RespConnection:
+    @property
+    def has_failed(self) -> bool:
+        """The last attempt to make a connection failed."""
+        with self._changed:
+            return self._error is not None
+
+    def take(self, deadline: float, *, insist: bool = False) -> C:
         """Returns a connection with its deadline set. The caller gives it back.
 
         Waits while others use all connections, or while the first is being made. If the last
@@ -65,11 +95,11 @@ class ConnectionPool:
                     raise DeadlinePassed("no connection was free in time")
                 self._changed.wait(left)
 
-    def give(self, connection: RespConnection) -> None:
-        """Takes a connection back, and closes it if a reply is due or was malformed."""
+    def give(self, connection: C) -> None:
+        """Takes a connection back, and closes it if it is not reusable."""
         with self._changed:
             self._used.remove(connection)
-            if connection.due or connection.is_broken or self._is_closed:
+            if not connection.is_reusable or self._is_closed:
                 self._start_again()
                 connection.close()
             else:
@@ -89,7 +119,7 @@ class ConnectionPool:
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
 
-    def _ready(self) -> RespConnection | None:
+    def _ready(self) -> C | None:
         """Returns an idle connection that is still open, the latest used first."""
         while self._idle:
             found = self._idle.pop()

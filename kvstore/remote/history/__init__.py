@@ -1,0 +1,1 @@
+"""Revisions of namespaces: what this host knows of removals, its own and those of others."""

@@ -1,0 +1,238 @@
+"""Removals for all hosts: later revisions of a namespace's shards, until the engine has them."""
+
+import os
+from collections.abc import Callable, Container, Mapping
+from threading import Thread
+from typing import Final
+
+import structlog
+
+from kvstore.remote.errors import RemoteError
+from kvstore.remote.history.controls import Control, Controls
+from kvstore.remote.history.due_queue import DueQueue
+from kvstore.remote.history.journal import RemovalJournal
+from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.names import SHARD_COUNT
+from kvstore.remote.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
+from kvstore.service.clock import Clock
+from kvstore.storage.page_store import Done
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Any shard can have pages after a removed one.
+ALL_SHARDS: Final = range(SHARD_COUNT)
+CLOSE_SECONDS: Final = 5.0
+
+
+class Outdone(Exception):
+    """Another host removed pages of the namespace at the same time, and its revision stays."""
+
+
+class RemoteRemovals:
+    """Threads that carry out removals, and repeat those that the engine forgot. Thread-safe.
+
+    ``unheard`` is called with the digest of a namespace of which another host removed pages too.
+    ``call`` calls the callers' callbacks. Each control value is written within ``short_seconds``,
+    and all of a namespace are read within ``long_seconds``.
+    """
+
+    def __init__(
+        self,
+        namespaces: NamespaceRecords,
+        controls: Controls,
+        codec: RevisionCodec,
+        journal: RemovalJournal,
+        clock: Clock,
+        *,
+        call: Callable[[Done, bool], None],
+        thread_count: int,
+        short_seconds: float,
+        long_seconds: float,
+    ) -> None:
+        self.unheard: Callable[[bytes], None] = lambda _: None
+        self._namespaces = namespaces
+        self._controls = controls
+        self._codec = codec
+        self._journal = journal
+        self._clock = clock
+        self._call = call
+        self._short_seconds = short_seconds
+        self._long_seconds = long_seconds
+        self._due = DueQueue(clock)
+        # Namespaces of which the log has said that their removal waits.
+        self._told: set[bytes] = set()
+        self._threads = [
+            Thread(target=self._run, name=f"kv-remote-removals-{number}", daemon=True)
+            for number in range(thread_count)
+        ]
+
+    def start(self) -> None:
+        """Takes up the removals of the journal, and starts the threads."""
+        for digest, entry in self._journal.all():
+            if entry.is_owed or entry.removed_at:
+                self._namespaces.load(digest, entry)
+                self._due.add(digest)
+        for each in self._threads:
+            each.start()
+
+    @property
+    def pending_count(self) -> int:
+        """Namespaces whose removal the engine has not acknowledged."""
+        with self._namespaces.mutex:
+            return sum(each.is_owed for each in self._namespaces.hidden())
+
+    def add(self, digest: bytes) -> None:
+        """Takes up a namespace whose removal is owed, or may be forgotten."""
+        self._due.add(digest)
+
+    def doubt(self) -> None:
+        """Hides the namespaces whose removals the engine may forget, since it is away."""
+        with self._namespaces.mutex:
+            for each in self._namespaces.removed():
+                each.is_unsure = True
+
+    def check(self) -> None:
+        """Compares with the engine the removals of this host that it may have forgotten."""
+        with self._namespaces.mutex:
+            wanted = [*self._namespaces.removed(), *self._namespaces.hidden()]
+            for each in wanted:
+                if not self._journal.is_recent(each.removed_at):
+                    each.removed_at = 0.0
+        self._due.wake()
+        for each in wanted:
+            self._due.add(each.digest)
+
+    def close(self) -> None:
+        """Ends the threads. Removals that wait are answered with False, and stay in the journal."""
+        self._due.close()
+        for each in self._threads:
+            each.join(CLOSE_SECONDS)
+        with self._namespaces.mutex:
+            owed = self._namespaces.hidden()
+            entries = [each.entry() for each in owed]
+        for record, entry in zip(owed, entries, strict=True):
+            if entry.is_owed:
+                self._journal.save(record.digest, entry)
+            self._answer(record, succeeded=False)
+
+    def _run(self) -> None:
+        while (digest := self._due.take()) is not None:
+            succeeded = False
+            try:
+                self._settle(digest)
+                succeeded = True
+                self._told.discard(digest)
+            except (RemoteError, Outdone) as error:
+                if digest not in self._told:
+                    self._told.add(digest)
+                    log.warning("remote_removal_waits", why=f"{type(error).__name__}: {error}")
+            except Exception:
+                log.exception("remote_removal_failed")
+            self._due.finish(digest, succeeded=succeeded)
+
+    def _settle(self, digest: bytes) -> None:
+        with self._namespaces.record(digest) as record:
+            epoch, is_owed = record.epoch, record.is_owed
+            known, entry = dict(record.known), record.entry()
+        if is_owed:
+            self._journal.save(digest, entry)
+            self._renew(record, epoch, known)
+        else:
+            self._repeat(record, known)
+
+    def _renew(self, record: NamespaceRecord, epoch: int, known: Mapping[int, Revision]) -> None:
+        """Writes a later revision for each shard, and reads all of them again.
+
+        Raises ``Outdone`` if another host wrote over one of them.
+        """
+        seen, removal = self._read(record), os.urandom(REMOVAL_BYTES)
+        unheard = _unheard(seen, known, record.own_removals)
+        record.own_removals.add(removal)
+        written = {}
+        for shard in ALL_SHARDS:
+            latest = max(filter(None, (seen[shard].revision, known.get(shard))), default=None)
+            written[shard] = self._codec.removed(latest, removal)
+            self._write(record, shard, written[shard])
+        ages = {
+            control.revision.age(written[shard]) if control.revision else Age.EARLIER
+            for shard, control in self._read(record).items()
+        }
+        if not ages.isdisjoint({Age.EARLIER, Age.FORKED}):
+            raise Outdone("another host removed pages of the namespace at the same time")
+        unheard |= Age.LATER in ages
+        with self._namespaces.mutex:
+            record.removed_at = self._journal.wall()
+            record.unheard += unheard
+            if not record.is_unheard:
+                self._namespaces.accept(record, written)
+            # Otherwise the removals that came meanwhile are due.
+            is_last = record.epoch == epoch
+            record.own_removals.clear()
+            record.is_owed = record.is_owed and not is_last
+            record.is_unsure = False
+            is_unheard, entry = record.is_unheard, record.entry()
+        self._journal.save(record.digest, entry)
+        if is_last:
+            self._answer(record, succeeded=True)
+        else:
+            self._due.add(record.digest)
+        if is_unheard:
+            self.unheard(record.digest)
+
+    def _repeat(self, record: NamespaceRecord, known: Mapping[int, Revision]) -> None:
+        """Writes the known revisions again where the engine has earlier ones, or none."""
+        seen = self._read(record)
+        for shard, revision in known.items():
+            found = seen[shard].revision
+            if found is None:
+                deadline = self._clock() + self._short_seconds
+                restored = self._codec.restored(revision)
+                self._controls.create(record.digest, shard, restored, deadline)
+            elif found.age(revision) is Age.EARLIER:
+                log.warning("remote_removal_repeated", shard=shard)
+                self._write(record, shard, revision)
+        ages = {
+            control.revision.age(known[shard])
+            for shard, control in seen.items()
+            if control.revision and shard in known
+        }
+        with self._namespaces.mutex:
+            record.is_unsure = False
+            if Age.FORKED in ages:
+                record.epoch += 1
+                record.is_owed = True
+            is_unheard = not ages.isdisjoint({Age.LATER, Age.FORKED})
+            record.epoch += is_unheard
+            record.unheard += is_unheard
+            # Those that were written are seen in the engine at their next use.
+            record.live.clear()
+            is_owed = record.is_owed
+        if is_owed:
+            self._due.add(record.digest)
+        if is_unheard:
+            self.unheard(record.digest)
+
+    def _read(self, record: NamespaceRecord) -> Mapping[int, Control]:
+        deadline = self._clock() + self._long_seconds
+        return self._controls.read(record.digest, ALL_SHARDS, deadline)
+
+    def _write(self, record: NamespaceRecord, shard: int, revision: Revision) -> None:
+        deadline = self._clock() + self._short_seconds
+        self._controls.write(record.digest, shard, revision, deadline)
+
+    def _answer(self, record: NamespaceRecord, *, succeeded: bool) -> None:
+        with self._namespaces.mutex:
+            answers, record.answers = record.answers, []
+        for each in answers:
+            self._call(each, succeeded)
+
+
+def _unheard(
+    seen: Mapping[int, Control], known: Mapping[int, Revision], own: Container[bytes]
+) -> bool:
+    """Returns whether the engine shows a removal by another host that this one has not heard of."""
+    return any(
+        control.revision.age(known.get(shard)) in {Age.LATER, Age.FORKED}
+        for shard, control in seen.items()
+        if control.revision and control.revision.removal not in own
+    )

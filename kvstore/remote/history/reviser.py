@@ -1,0 +1,95 @@
+"""Removals by other hosts: tells the store of each, and only then accepts its revision."""
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Final
+
+import structlog
+
+from kvstore.remote.errors import RemoteError
+from kvstore.remote.history.controls import Controls
+from kvstore.remote.history.due_queue import DueQueue
+from kvstore.remote.history.journal import RemovalJournal
+from kvstore.remote.history.namespace_records import NamespaceRecords
+from kvstore.remote.history.removals import ALL_SHARDS
+from kvstore.remote.revisions import Age
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+CLOSE_SECONDS: Final = 5.0
+
+
+class Reviser:
+    """A thread that calls ``revised`` for namespaces of which other hosts removed pages.
+
+    It reads all revisions of a namespace before the call. The host has heard of these afterwards,
+    and of no later one. All of them are read within ``seconds``.
+    """
+
+    def __init__(
+        self,
+        namespaces: NamespaceRecords,
+        controls: Controls,
+        journal: RemovalJournal,
+        clock: Clock,
+        *,
+        seconds: float,
+    ) -> None:
+        self.revised: Callable[[bytes], None] = lambda _: None
+        self._namespaces = namespaces
+        self._controls = controls
+        self._journal = journal
+        self._clock = clock
+        self._seconds = seconds
+        self._due = DueQueue(clock)
+        self._thread = Thread(target=self._run, name="kv-remote-reviser", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def add(self, digest: bytes) -> None:
+        """Takes up a namespace, which is hidden until ``revised`` returned."""
+        self._due.add(digest)
+
+    def wake(self) -> None:
+        """Tries again at once what failed."""
+        self._due.wake()
+
+    def close(self) -> None:
+        """Ends the thread, after a call of ``revised`` under way."""
+        self._due.close()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while (digest := self._due.take()) is not None:
+            succeeded = False
+            try:
+                self._revise(digest)
+                succeeded = True
+            except RemoteError as error:
+                log.info("remote_revision_waits", why=f"{type(error).__name__}: {error}")
+            except Exception:
+                log.exception("remote_revised_callback_failed")
+            self._due.finish(digest, succeeded=succeeded)
+
+    def _revise(self, digest: bytes) -> None:
+        with self._namespaces.record(digest) as record:
+            if not record.is_unheard:
+                return
+            unheard = record.unheard
+        seen = self._controls.read(digest, ALL_SHARDS, self._clock() + self._seconds)
+        self.revised(digest)
+        with self._namespaces.mutex:
+            heard = {
+                shard: control.revision
+                for shard, control in seen.items()
+                if control.revision
+                and control.revision.age(record.known.get(shard)) is not Age.EARLIER
+            }
+            self._namespaces.accept(record, heard)
+            entry = record.entry()
+        self._journal.save(digest, entry)
+        with self._namespaces.mutex:
+            record.heard = unheard

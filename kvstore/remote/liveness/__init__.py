@@ -1,0 +1,1 @@
+"""The engine as a store uses it: calls with deadlines, failures, probes and ramps."""

@@ -1,0 +1,102 @@
+"""The breaker: whether the engine answers, by the failures of the last calls.
+
+Threads that wait for one hung engine fail together, and that is one failure. So a failure counts
+only if its call began after the failure before it was known. Failures count in a window and not in
+a row: an engine that answers one call of three is as good as dead.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition
+from typing import Final
+
+import structlog
+
+from kvstore.remote.errors import EngineClosed, Reaction, RemoteError
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Failures among so many calls that open the breaker.
+WINDOW_CALLS: Final = 20
+MOST_FAILURES: Final = 5
+
+
+class Breaker:
+    """Open while the engine is away; every call is refused then. Thread-safe.
+
+    ``opened`` is called when the engine went away, and ``closed`` when it came back, each on the
+    thread that noticed it and without a lock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.opened: Callable[[], None] = lambda: None
+        self.closed: Callable[[], None] = lambda: None
+        self.opened_count = 0
+        self.failure_count = 0
+        self.why = ""
+        self.is_open = False
+        self.needs_operator = False
+        """The engine answers, and refuses until somebody changes a setting."""
+        self._clock = clock
+        self._changed = Condition()
+        self._outcomes: deque[bool] = deque(maxlen=WINDOW_CALLS)
+        self._last_failure = float("-inf")
+        self._has_ended = False
+
+    def succeed(self) -> None:
+        """Notes that a call was answered."""
+        with self._changed:
+            self._outcomes.append(True)
+
+    def fail(self, error: RemoteError, began: float) -> None:
+        """Notes that a call which began at a time failed. A refused value is an answer."""
+        if error.reaction is Reaction.VALUE or isinstance(error, EngineClosed):
+            return
+        with self._changed:
+            if self.is_open or began < self._last_failure:
+                return
+            self._last_failure = self._clock()
+            self.failure_count += 1
+            self._outcomes.append(False)
+            by_operator = error.reaction is Reaction.OPERATOR
+            if self._outcomes.count(False) < MOST_FAILURES and not by_operator:
+                return
+            self.is_open, self.needs_operator = True, by_operator
+            self.opened_count += 1
+            self.why = f"{type(error).__name__}: {error}"
+            self._changed.notify_all()
+        write = log.error if by_operator else log.warning
+        write("remote_engine_away", why=self.why)
+        self.opened()
+
+    def close(self) -> None:
+        """Notes that the engine works again. Earlier failures do not count any more."""
+        with self._changed:
+            self._outcomes.clear()
+            self.is_open = self.needs_operator = False
+        log.info("remote_engine_back")
+        self.closed()
+
+    def note(self, error: RemoteError) -> None:
+        """Notes the last error of a probe."""
+        with self._changed:
+            self.needs_operator = error.reaction is Reaction.OPERATOR
+            self.why = f"{type(error).__name__}: {error}"
+
+    def end(self) -> None:
+        """Ends all waits."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def wait_until_open(self) -> bool:
+        """Waits until the engine is away. Returns False once this side has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended or self.is_open)
+            return not self._has_ended
+
+    def rest(self, seconds: float) -> bool:
+        """Waits so long. Returns False once this side has ended."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._has_ended, seconds)

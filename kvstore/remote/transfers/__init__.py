@@ -1,0 +1,1 @@
+"""Pages on their way to an engine and back: looks, reads, writes and expiry."""

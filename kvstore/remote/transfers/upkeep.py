@@ -1,0 +1,135 @@
+"""Upkeep: refreshes of expiries, deletions of spoiled values, and the engine's clock, on a thread.
+
+All of it is best effort, and none of it is in a request. A hit is a read, and a refresh needs the
+rights of a write, which replicas and full engines refuse.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import Final
+
+import structlog
+
+from kvstore.remote.errors import RemoteError
+from kvstore.remote.expiry import EngineClock
+from kvstore.remote.liveness.engine_calls import EngineCalls
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+TICK_SECONDS: Final = 1.0
+CLOCK_SECONDS: Final = 60.0
+# A host that sees more spoiled values than it deletes may have bad memory itself.
+DELETES_A_TICK: Final = 1
+MOST_DELETES: Final = 1024
+MOST_REFRESHES: Final = 1 << 16
+REFRESHES_A_CALL: Final = 1000
+# A clock that is so wrong is worth a line of the log.
+WRONG_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 5.0
+
+
+class Upkeep:
+    """A thread that works each second. Thread-safe; a refresh or a deletion only waits in it.
+
+    ``tick`` is called each second too, whether or not the engine answers, and ``check`` each
+    minute. A call of the engine may take ``seconds``.
+    """
+
+    def __init__(
+        self,
+        calls: EngineCalls,
+        engine_clock: EngineClock,
+        clock: Clock,
+        *,
+        seconds: float,
+        tick: Callable[[], None],
+        check: Callable[[], None],
+    ) -> None:
+        self.skew = 0.0
+        self._calls = calls
+        self._engine_clock = engine_clock
+        self._clock = clock
+        self._seconds = seconds
+        self._tick = tick
+        self._check = check
+        self._changed = Condition()
+        self._refreshes: OrderedDict[bytes, int] = OrderedDict()
+        self._deletes: OrderedDict[bytes, None] = OrderedDict()
+        self._check_at = clock()
+        self._is_closed = False
+        self._thread = Thread(target=self._run, name="kv-remote-upkeep", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def refresh(self, lives_ms: Iterable[tuple[bytes, int]]) -> None:
+        """Extends the lives of values by their names, within seconds."""
+        with self._changed:
+            for name, life in lives_ms:
+                if len(self._refreshes) < MOST_REFRESHES:
+                    self._refreshes[name] = life
+
+    def delete(self, name: bytes) -> None:
+        """Deletes a value, after those before it."""
+        with self._changed:
+            if len(self._deletes) < MOST_DELETES:
+                self._deletes[name] = None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._is_over():
+            for step in (self._tick, self._read_clock, self._refresh, self._delete):
+                try:
+                    step()
+                except RemoteError as error:
+                    # It is tried again by the next use, or the next minute.
+                    log.debug("remote_upkeep_failed", why=f"{type(error).__name__}: {error}")
+                except Exception:
+                    log.exception("remote_upkeep_failed")
+
+    def _is_over(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, TICK_SECONDS)
+
+    def _read_clock(self) -> None:
+        if self._clock() < self._check_at:
+            return
+        self._check_at = self._clock() + CLOCK_SECONDS
+        self._check()
+        engine_ms = self._calls.time_ms(self._clock() + self._seconds)
+        self._engine_clock.set(engine_ms)
+        was_wrong = abs(self.skew) > WRONG_SECONDS
+        self.skew = engine_ms / 1000 - time.time()
+        if abs(self.skew) > WRONG_SECONDS and not was_wrong:
+            log.warning(
+                "remote_clock_differs",
+                seconds=round(self.skew),
+                advice="set this host's clock or the engine's; pages live by the engine's",
+            )
+
+    def _refresh(self) -> None:
+        while True:
+            with self._changed:
+                most = min(len(self._refreshes), REFRESHES_A_CALL)
+                part = [self._refreshes.popitem(last=False) for _ in range(most)]
+            if not part:
+                return
+            names, lives = zip(*part, strict=True)
+            self._calls.refresh_many(names, lives, self._clock() + self._seconds)
+
+    def _delete(self) -> None:
+        with self._changed:
+            most = min(len(self._deletes), DELETES_A_TICK)
+            names = [self._deletes.popitem(last=False)[0] for _ in range(most)]
+        if names:
+            self._calls.delete_many(names, self._clock() + self._seconds)
