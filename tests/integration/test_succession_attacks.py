@@ -34,12 +34,12 @@ MANY = [prompt(part) for part in range(2, 12)]
 DIES_IN_A_LOAD = """
 import os, signal, sys
 from kvstore import server
-from kvstore.service.page_io.disk_reader import DiskReader
-def tear_and_die(self, targets):
-    for each in targets[::2]:
+from kvstore.service.page_io.path_load import PathLoad
+def tear_and_die(self, run):
+    for each in run.targets[::2]:
         each.view[: len(each.view) // 2] = bytes(len(each.view) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
-DiskReader._place = tear_and_die
+PathLoad._publish = tear_and_die
 sys.exit(server.run())
 """
 
