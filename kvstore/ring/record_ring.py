@@ -23,6 +23,7 @@ from kvstore.ring.ring_reader import (
     ROUND,
     SEGMENT_HEADER_BYTES,
     TAIL_WORDS,
+    Content,
     ReadRecord,
     RingReader,
     check_sizes,
@@ -38,7 +39,7 @@ RECORDS_PER_APPEND: Final = 4
 _FILL_NUMERATOR: Final = 7
 _FILL_DENOMINATOR: Final = 8
 # A place, the payload there, and True if the record was ended.
-RingRecord: TypeAlias = tuple[int, Payload, bool]
+RingRecord: TypeAlias = tuple[int, Content, bool]
 # Returns what the cleaner keeps of a payload.
 StillLive: TypeAlias = Callable[[memoryview], Payload | None]
 _NOTHING: Final[Mapping[int, ReadRecord]] = MappingProxyType({})

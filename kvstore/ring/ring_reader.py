@@ -1,12 +1,12 @@
 """The reading of a ring's memory, also while another process writes it."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
 from kvstore.ring.errors import WrongMemory
-from kvstore.ring.header import WORD_MASK, MemoryHeader, Payload, read_header
+from kvstore.ring.header import WORD_MASK, MemoryHeader, read_header
 
 KIND: Final = "ring of records"
 # In front of each segment: its header, and in the first one the head and two copies of the tail,
@@ -24,6 +24,8 @@ LOW: Final = (1 << 32) - 1
 PADDING: Final = LOW
 SMALLEST_SEGMENT_BYTES: Final = 1024
 LARGEST_SEGMENT_BYTES: Final = 1 << 34
+# A payload as it was read: a copy, or a view of the memory.
+Content: TypeAlias = bytes | memoryview
 
 
 class ReadRecord(NamedTuple):
@@ -33,7 +35,7 @@ class ReadRecord(NamedTuple):
     the one that committed the record.
     """
 
-    payload: Payload | None
+    payload: Content | None
     digest: int
     end: int
     is_ended: bool
@@ -87,7 +89,7 @@ class RingReader:
         step = (size + ROUND) & -16
         # A damaged length may cross the segment's end, where the slice ends and the sum differs.
         start = offset + RECORD_HEADER_BYTES
-        payload: Payload = self._readable[number][start : start + size]
+        payload: Content = self._readable[number][start : start + size]
         if copies:
             payload = bytes(payload)
         found = xxh3_64_intdigest(payload, self._salt + at)

@@ -182,10 +182,9 @@ class HoldTable:
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
         states, readable = self._states(), self._readable
-        for number in compress(range(len(states)), states):
-            if _ended(states[number]):
-                kind, lease, hold_id = _KEY.unpack_from(readable, _start(number) + _BODY_AT)
-                yield _new_tuple(HoldKey, (lease, kind, hold_id))
+        for number in compress(self._free, map(states.__getitem__, self._free)):
+            kind, lease, hold_id = _KEY.unpack_from(readable, _start(number) + _BODY_AT)
+            yield _new_tuple(HoldKey, (lease, kind, hold_id))
 
     def _is_whole(self, number: int, state: int) -> bool:
         """Returns whether a row that is not free has the sum that its state says."""

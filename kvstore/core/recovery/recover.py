@@ -61,7 +61,8 @@ def recover(
     quarantine until a process attaches. Raises ValueError if the state is not whole: then nothing
     of it can be used.
     """
-    recovery = Recovery(Sorted(written, generations), make(), now)
+    from_nothing = written._replace(known_count=0)
+    recovery = Recovery(Sorted(from_nothing, generations), make(), now)
     recovery.run()
     return recovery.result()
 

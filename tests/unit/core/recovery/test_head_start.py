@@ -201,9 +201,12 @@ def test_it_declines_other_memory(
     world: JournaledWorld, change: Callable[[JournaledWorld], str]
 ) -> None:
     """A recovery from nothing decides then."""
-    start = begun(world)
+    start, end = begun(world)
     reason = change(world)
-    assert declined(world, *start) == reason
+    assert declined(world, start, end) == reason
+    remains = world.witness.remains
+    found = recover(remains.written(end), remains.tables(), world.witness.make, 0.0).cache
+    assert vars(Snapshot(found)) == vars(Snapshot(world.recover().cache))
 
 
 def test_it_declines_two_memory_tiers() -> None:
