@@ -1,5 +1,6 @@
 """The succession of one store: who carries its memory, what is written about it, and its end."""
 
+import gc
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -168,7 +169,12 @@ class Succession:
         if self._carrier is None:
             return
         began = clock()
-        self._ahead = MemoryAhead(self._carrier, self._settings, make, began)
+        try:
+            # As in a recovery: collections of so many objects that stay take long.
+            gc.disable()
+            self._ahead = MemoryAhead(self._carrier, self._settings, make, began)
+        finally:
+            gc.enable()
         start = self._ahead.head_start
         log.info(
             "memory_read_ahead",

@@ -141,9 +141,9 @@ class HeadStart:
         recovery.use_pins()
         recovery.finish()
         for extent_id, extent in recovery.extents.items():
-            moved, extent.generations = extent.generations, generations[extent_id]
+            changed, extent.generations = extent.generations, generations[extent_id]
             for index in extent.available:
-                extent.generations[index] = moved[index]
+                extent.generations[index] = changed[index]
         return recovery.result()
 
     def _require_fit(self, after: Sorted, generations: Mapping[int, Generations]) -> None:
