@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from google.protobuf.message import DecodeError
 from kvstore.errors import LimitExceeded
 from kvstore.holder.carrier import CarrierFailed
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS, Frame, FrameReader, FrameWriter
-from kvstore.service.clock import Clock
 from kvstore.succession.clean_start import CleanStart
 from kvstore.succession.inheritance import MakeCache
 from kvstore.succession.store_succession import Succession
@@ -41,7 +41,7 @@ def replace_server(
     attach_socket: Path,
     succession: Succession,
     make: MakeCache | None,
-    clock: Clock,
+    clock: Callable[[], float],
     *,
     yield_seconds: float = YIELD_SECONDS,
 ) -> None:
@@ -82,7 +82,9 @@ def replace_server(
                 raise _was_asked(pid, "no holder answers")
 
 
-def _prepare(pid: int | None, succession: Succession, make: MakeCache, clock: Clock) -> None:
+def _prepare(
+    pid: int | None, succession: Succession, make: MakeCache, clock: Callable[[], float]
+) -> None:
     """Reads the memory ahead. Raises NotReplaced if this server could not go on with it."""
     try:
         succession.prepare(make, clock)

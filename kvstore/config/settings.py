@@ -501,8 +501,8 @@ class Config(BaseSettings):
     This server prepares itself, asks the other one by SIGUSR1, and goes on with its memory. It
     ends with status 1, and the other one serves on, if that one does not answer or has no holder,
     or if the settings do not fit its memory. If no server runs there, this one starts as usual.
-    Needs the other one's folder as `holder`. docs/how-to-upgrade.md has the steps. Start with:
-    false, and true for one start.
+    Needs the other one's folder as `holder`. docs/how-to-upgrade.md has the steps.
+    Start with: false, and true for one start.
     """
 
     @model_validator(mode="after")
