@@ -11,6 +11,7 @@ import structlog
 from kvstore.config.settings import Config
 from kvstore.core import QuotaTable
 from kvstore.operator_files import UntrustedFile, read_private
+from kvstore.remote_setup import RemoteAccess, read_remote
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
 from kvstore.service.tenancy.credentials import Credentials
@@ -22,12 +23,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Access:
-    """The rules of access: who may connect, how, and as which tenant."""
+    """The rules of access: who may connect, how, and as which tenant; and to the remote tier."""
 
     sockets: SocketAccess
     tenants_path: Path | None
     known: TenantsFile
     tls: Tls | None
+    remote: RemoteAccess | None = None
 
     def reload(self, credentials: Credentials, rates: Callable[[QuotaTable], None]) -> bool:
         """Reads the tenants file again. Returns False, and changes nothing, if it is unusable.
@@ -55,13 +57,14 @@ def read_access(settings: Config) -> Access:
     known = TenantsFile.empty() if path is None else _read_tenants(path)
     if settings.listen is not None:
         _require_callers(settings, known.tenants)
-    return Access(_sockets(settings.socket_group), path, known, _tls(settings))
+    remote = read_remote(settings)
+    return Access(_sockets(settings.socket_group), path, known, _tls(settings), remote)
 
 
 def _read_tenants(path: Path) -> TenantsFile:
     try:
         known = parse_tenants(read_private(path, secret=False))
-        if known.tenants.has_tokens:
+        if known.tenants.has_tokens or known.remote_keys:
             read_private(path, secret=True)
     except UntrustedFile as error:
         raise ValueError(f"tenants_file {error}") from error

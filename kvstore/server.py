@@ -30,18 +30,20 @@ from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
-from kvstore.core import Limits, PrefixCache, QuotaTable
+from kvstore.core import Limits, PrefixCache
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.arena import Recycled
+from kvstore.core.pool.tenant import TenantKeys, no_key
 from kvstore.holder.carrier import CarrierRefused
 from kvstore.instance_lock import InstanceLock, InstanceRunning, ReplacementLock, is_replaced
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
+from kvstore.remote_state import UnusableStateFolder
 from kvstore.replacement import TAKE, NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
@@ -71,6 +73,7 @@ from kvstore.service.periodic_threads import (
     JournalCleaner,
     MoveTicker,
     Reaper,
+    RemoteChecks,
     Ticker,
 )
 from kvstore.service.random_ids import random_ids
@@ -83,7 +86,7 @@ from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
-from kvstore.tier_setup import tier_1_source, tier_2, tier_3
+from kvstore.tier_setup import tier_1_source, tier_2, tiers_below
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -97,6 +100,8 @@ COLLECT_SECONDS = 0.25
 SWITCH_SECONDS = 0.0005
 # Seconds between two looks if the carrier of the memory is lost.
 CARRIER_SECONDS = 0.5
+# Seconds between two looks at the settings of the remote tier's engine.
+REMOTE_CHECK_SECONDS = 60.0
 NO_TRACES = "the extra otel has them; nothing is traced"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for running calls to end, after the leases ended or the grace is over.
@@ -112,7 +117,7 @@ STOP_PATIENCE = 15.0
 # Reasons not to start. The message of each is for the operator.
 REFUSALS = (
     *(CarrierRefused, DeviceUnavailable, InstanceRunning, NotReplaced, SlabInUse),
-    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
+    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir, UnusableStateFolder),
 )
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -180,7 +185,7 @@ def serve(
         succession = succession_of(config)
         rest.callback(succession.close)
         listener = take_place(config, access, runtime_dir, succession, clock, stack)
-        store = build_store(config, succession, access.known.quotas, clock, rest, stack, signals)
+        store = build_store(config, succession, access, clock, rest, stack, signals)
         rest.callback(succession.leave)
         parts = start(config, access, runtime_dir, store, clock, stack, listener)
         parts.health.begin_serving()
@@ -241,8 +246,10 @@ def take_place(
     except InstanceRunning as running:
         if not config.replace:
             raise
-        # While slots are poisoned, a cache that is only read would write to them.
-        make = None if config.debug_poison_freed_slots else cache_maker(config, access.known.quotas)
+        # While slots are poisoned, a cache that is only read would write to them. Keys of tenants
+        # are in a folder that the other server has still open.
+        is_read = not config.debug_poison_freed_slots and access.remote is None
+        make = cache_maker(config, access.known.quotas) if is_read else None
         with ReplacementLock(runtime_dir):
             replace_server(running.pid, runtime_dir.attach_socket, succession, make, clock)
             # The other server gave it up before the memory.
@@ -257,7 +264,11 @@ def take_place(
 
 
 def cache_maker(
-    config: Config, quotas: QuotaTable, recycled: Recycled | None = None, page_stores: int = 0
+    config: Config,
+    quotas: QuotaTable,
+    recycled: Recycled | None = None,
+    page_stores: int = 0,
+    tenant_key: TenantKeys = no_key,
 ) -> Callable[[int], PrefixCache]:
     """Returns what makes an empty cache of the settings and an epoch."""
 
@@ -272,6 +283,7 @@ def cache_maker(
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
             page_stores=page_stores,
+            tenant_key=tenant_key,
         )
 
     return make
@@ -280,7 +292,7 @@ def cache_maker(
 def build_store(
     config: Config,
     succession: Succession,
-    quotas: QuotaTable,
+    access: Access,
     clock: Clock,
     rest: ExitStack,
     stack: ExitStack,
@@ -291,7 +303,8 @@ def build_store(
     ``rest`` closes the memory, and ``stack`` the disk before it.
 
     It goes on with what the server before it left, if that fits. One of ``signals`` ends the wait
-    for a device. Raises ``DeviceUnavailable``, ``SlabInUse`` or ``CarrierRefused``.
+    for a device. Raises ``DeviceUnavailable``, ``SlabInUse``, ``UnusableStateFolder`` or
+    ``CarrierRefused``.
     """
     extent_ids = random_ids()
     arenas = Arenas(
@@ -304,13 +317,15 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    slow_tiers = [tier_3(config)]
-    for each in slow_tiers:
-        stack.callback(each.close)
+    slow_tiers, tenant_key = tiers_below(config, access, clock, stack)
 
-    recycled = memory.poison if config.debug_poison_freed_slots else None
-    page_stores = sum(each.page_store is not None for each in slow_tiers)
-    make = cache_maker(config, quotas, recycled, page_stores)
+    make = cache_maker(
+        config,
+        access.known.quotas,
+        memory.poison if config.debug_poison_freed_slots else None,
+        sum(each.page_store is not None for each in slow_tiers),
+        tenant_key,
+    )
     store = KVStore(
         succession.begin(memory.arenas, make, clock),
         arenas=arenas,
@@ -349,6 +364,7 @@ def start(
         stack.callback(each.close)
     _collect(clock, stack)
     _keep_carrier(store, clock, stack)
+    _check_remote(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -488,6 +504,18 @@ def _keep_carrier(store: KVStore, clock: Clock, stack: ExitStack) -> None:
         ticker = CarrierKeeper(store, clock=clock, interval=CARRIER_SECONDS)
         ticker.start()
         stack.callback(ticker.close)
+
+
+def _check_remote(store: KVStore, clock: Clock, stack: ExitStack) -> None:
+    """Starts the thread that asks the remote tier's engine for its settings, if there is one.
+
+    Health does not watch it, since the engine may be away.
+    """
+    about = store.tier3.about
+    if about is not None:
+        checks = RemoteChecks(about, clock=clock, interval=REMOTE_CHECK_SECONDS)
+        checks.start()
+        stack.callback(checks.close)
 
 
 def _allow_descriptors() -> None:

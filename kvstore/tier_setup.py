@@ -6,7 +6,12 @@ from pathlib import Path
 
 import structlog
 
+from kvstore.access_rules import Access
 from kvstore.config.settings import Config
+from kvstore.core.pool.tenant import TenantKeys, no_key
+from kvstore.remote_setup import remote_tier
+from kvstore.remote_state import open_state_folder, tenant_keys
+from kvstore.service.clock import Clock
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
@@ -64,6 +69,25 @@ def tier_1_source(
     else:
         device.require(config.tier1_bytes, pause)
     return device
+
+
+def tiers_below(
+    config: Config, access: Access, clock: Clock, stack: ExitStack
+) -> tuple[list[SlowTier], TenantKeys]:
+    """Returns the tiers below memory, nearest first, and the keys of tenants in them.
+
+    The first is that of the disk, present or not. ``stack`` closes them. Raises ``SlabInUse`` or
+    ``UnusableStateFolder``.
+    """
+    disk = tier_3(config)
+    stack.callback(disk.close)
+    if access.remote is None:
+        return [disk], no_key
+    folder = open_state_folder(config.remote_state_folder, stack)
+    number = int(disk.page_store is not None)
+    remote = remote_tier(config, access.remote, number, clock, folder)
+    stack.callback(remote.close)
+    return [disk, remote], tenant_keys(config, access.known.remote_keys, folder)
 
 
 def tier_3(config: Config) -> SlowTier:

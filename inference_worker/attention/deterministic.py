@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
@@ -170,12 +171,13 @@ class RowByRow(torch.nn.Module):
 def exact_digest(digest: str, device: torch.device) -> str:
     """Returns the digest of a deterministic model, 64 hexadecimal digits: the key for sharing bits.
 
-    Another number of threads, version of torch or kind of processor gives other bits, and so
-    another digest. So does another model of GPU, version of CUDA or workspace of cuBLAS.
+    Another number of threads, version of torch or model of processor gives other bits, and so
+    another digest. So does another model of GPU, version of CUDA or workspace of cuBLAS. Hosts that
+    share pages therefore share those of equal machines alone.
     """
     where = (
         f"{_device_name(device)} {torch.__version__} {torch.backends.cpu.get_cpu_capability()} "
-        f"{torch.get_num_threads()} threads"
+        f"{processor()} {torch.get_num_threads()} threads"
     )
     how = f"{FORWARD_ROWS} rows, pieces of {PIECE_TOKENS}, version {VERSION}"
     return hashlib.sha256(f"{digest} in {how}, on {where}".encode()).hexdigest()
@@ -198,6 +200,22 @@ def fix_workspace(device: torch.device) -> None:
     if torch.cuda.is_initialized():
         raise ValueError(f"CUDA has started already: for --deterministic set {choices} before it")
     os.environ[WORKSPACE] = FIXED_WORKSPACES[0]
+
+
+def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns the processor's model by the numbers that the kernel reads; its names may be vague.
+
+    Two models of one instruction set may differ in bits: libraries choose their methods by model.
+    """
+    wanted = (
+        *("vendor_id", "cpu family", "model", "stepping"),
+        *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
+    )
+    first = facts.read_text(encoding="utf-8").partition("\n\n")[0]
+    found = dict(
+        (part.strip() for part in line.split(":", 1)) for line in first.splitlines() if ":" in line
+    )
+    return " ".join(found[name] for name in wanted if name in found)
 
 
 def _device_name(device: torch.device) -> str:

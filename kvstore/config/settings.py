@@ -6,6 +6,7 @@ and ``tier1_bytes = "2GiB"`` in the file.
 
 import os
 import re
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -33,6 +34,11 @@ DEVICE = re.compile(r"cpu|cuda:\d+")
 # In gRPC's notation: an IPv6 address is in brackets.
 ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 MOST_PORT = 65_535
+REMOTE_FORMS = "write valkeys://HOST:PORT or another form of docs/how-to-remote.md"
+MOST_URL = 2048
+# Addresses with a path of this host, which may have any character.
+LOCAL_SCHEMES = ("file", "valkey+unix")
+PRODUCER = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
 
 def _read_size(value: object, read: ValidatorFunctionWrapHandler) -> object:
@@ -76,6 +82,25 @@ def _address(value: str) -> str:
     return value
 
 
+def _remote_url(value: str) -> str:
+    """Checks that it may be shown, also where nothing connects. The engine checks the rest."""
+    scheme, marks, rest = value.partition("://")
+    if len(value) > MOST_URL or not value.isprintable() or not (scheme and marks and rest):
+        raise ValueError(f"is no address of an engine: {REMOTE_FORMS}")
+    if "@" in rest and scheme not in LOCAL_SCHEMES:
+        raise ValueError(
+            "has an @, as before a password, which other users of the host could read: write the "
+            "user and the password to a file, and give that as remote_credential_file"
+        )
+    return value
+
+
+def _producer(value: str) -> str:
+    if not PRODUCER.fullmatch(value):
+        raise ValueError(f"has 1 to 128 printable characters without spaces, and is {value!r}")
+    return value
+
+
 SIZE = "bytes, or with a unit such as 512MiB"
 SECONDS = "seconds"
 BYTES = "BYTES"
@@ -111,6 +136,17 @@ ListenAddress = Annotated[
     AfterValidator(_address),
     Values("HOST:PORT", "a name or an address, a port below 65536", "HOST:PORT"),
 ]
+RemoteUrl = Annotated[
+    str,
+    AfterValidator(_remote_url),
+    Values("address", "valkey, valkeys, file or s3, without a password", "URL"),
+]
+Producer = Annotated[
+    str,
+    AfterValidator(_producer),
+    Values("", "1 to 128 printable characters without spaces", "NAME"),
+]
+Replicas = Annotated[int, Field(ge=0, le=16), Values("replicas", "from 0 to 16", "COUNT")]
 FilePath = Annotated[Path, Values("path", "a file", "PATH")]
 FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
 Carrier = Annotated[str, Values("path", "a folder, systemd or off", "FOLDER")]
@@ -118,6 +154,12 @@ GroupName = Annotated[str, Values("group", "a name or a number of a group of thi
 
 
 PROGRAM = "kvstore-server"
+# Settings that mean nothing without remote_url.
+REMOTE_EXTRAS = (
+    *("remote_key_file", "remote_credential_file", "remote_ca_file", "remote_write"),
+    *("remote_insecure", "remote_trust_uids", "remote_producer", "remote_replicas"),
+    "remote_state_dir",
+)
 # Default number of extents in the first tier. The first prompt of a worker fits at once, and
 # several tenants or models still find room.
 EXTENTS_IN_A_TIER = 4
@@ -464,6 +506,212 @@ class Config(BaseSettings):
             promote=on_gpu or self.tier2_match == "promote",
         )
 
+    # The remote tier: pages that hosts share in an engine.
+
+    remote_url: Annotated[
+        RemoteUrl | None,
+        Symptoms(
+            metrics="kvstore_remote_up kvstore_remote_looks_total",
+            stats="remote state",
+            log="remote_engine_away remote_engine_back",
+        ),
+    ] = None
+    """The address of an engine that hosts share pages in, such as `valkeys://cache:6379`.
+
+    `valkey+unix:///PATH`, `valkeys://HOST:PORT` with TLS, `valkey://HOST:PORT` in clear,
+    `valkeys+cluster://HOST:PORT,...`, `valkeys+sentinel://HOST:PORT,.../NAME`, `file:///PATH`
+    for a shared folder, and `s3://BUCKET/PREFIX?endpoint=URL`; docs/how-to-remote.md has the
+    steps for each. It has no password: that is in `remote_credential_file`. Needs
+    `remote_key_file`, and `tenants_file` or `remote_trust_uids`. The server starts and serves
+    while the engine does not answer. Wrong when `kvstore_remote_up` is 0: `kvstore-ctl doctor`
+    says why. Absent: no remote tier. Start with: none, and an engine in the same rack.
+    """
+
+    remote_key_file: Annotated[
+        FilePath | None, Symptoms(metrics="kvstore_remote_rejected_pages_total", stats="key_id")
+    ] = None
+    """The secret of the hosts that share pages: a file of 32 random bytes, mode 0600.
+
+    `(umask 077; head -c 32 /dev/urandom > FILE)` makes one; all hosts get the same bytes. Pages
+    are sealed with it, and their names are made with it, so the engine's administrator reads
+    neither. Another secret is an empty tier. Wrong when hosts do not find each other's pages and
+    `kvstore-ctl stats` shows another `key_id` on each. Needed with `remote_url`. Absent: none.
+    Start with: one file for each group of hosts that trust each other.
+    """
+
+    remote_credential_file: Annotated[
+        FilePath | None,
+        CONTENT_AT_ONCE,
+        Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_engine_away"),
+    ] = None
+    """The engine's user and password, a line each, in a file that others cannot read.
+
+    One line is a password alone. For S3 it is the id of the access key, and the secret key.
+    Wrong when the log has `remote_engine_away` with NOAUTH, WRONGPASS or NOPERM:
+    docs/remote-engines.md has the rights that the user needs. Absent: no credential; for S3
+    those of the environment.
+    Start with: a user of its own for kvstore.
+    """
+
+    remote_ca_file: Annotated[
+        FilePath | None,
+        Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_engine_away"),
+    ] = None
+    """Certificates, in PEM, of those who sign the engine's certificate.
+
+    For `valkeys://...`; the name in the address has to be the certificate's. Wrong when the log has
+    `remote_engine_away` with CERTIFICATE_VERIFY_FAILED. Absent: those of the operating system.
+    Start with: none for a certificate of a public authority.
+    """
+
+    remote_write: Annotated[
+        Literal["off", "through", "second-touch"] | None,
+        Symptoms(
+            metrics="kvstore_remote_written_pages_total kvstore_remote_refused_pages_total",
+            stats="written_page_count",
+        ),
+    ] = None
+    """When a page is written to the remote tier.
+
+    `through`: soon after it was inserted, so that other hosts find it before its second use.
+    `second-touch`: when this host inserts or matches it for the second time, for an engine where
+    writes cost. `off`: never; this host reads what others write, and none of them has to trust
+    its pages. Wrong when `kvstore_remote_written_pages_total` is many times the pages that all
+    hosts read. Absent: through, and second-touch for s3. Start with: absent.
+    """
+
+    @property
+    def remote_write_in_force(self) -> str | None:
+        """The policy in force, or None without a remote tier."""
+        if self.remote_url is None:
+            return None
+        return self.remote_write or ("second-touch" if self.is_remote_on_s3 else "through")
+
+    @property
+    def is_remote_on_s3(self) -> bool:
+        """True if the engine is S3, where each call costs money and tens of milliseconds."""
+        return (self.remote_url or "").startswith("s3://")
+
+    remote_timeout: Annotated[
+        Seconds,
+        Symptoms(
+            metrics="kvstore_remote_looks_total kvstore_remote_look_seconds_total",
+            stats="failed_look_count",
+            log="remote_engine_away",
+        ),
+    ] = 0.3
+    """The longest wait for a short call of the engine, such as a lookup.
+
+    Beside it a match waits at most a quarter of its own time for the remote tier. Too short when
+    `answer="failed"` of `kvstore_remote_looks_total` grows with an engine that works; too long
+    when requests wait for an engine that hangs. Start with: 0.3, and 1 for s3.
+    """
+
+    remote_ttl: Annotated[
+        Seconds,
+        Symptoms(metrics="kvstore_remote_looks_total", stats="missed_look_count"),
+    ] = 86_400.0
+    """The time that a page stays in the engine after its last use.
+
+    It is the engine's that deletes it, at most ten minutes later; in a shared folder nothing does.
+    Removals are remembered for as long. Too long when S3 costs more than it saves; too short when
+    prompts come back on another day. Start with: 86400, a day.
+    """
+
+    remote_insecure: Annotated[
+        bool, Symptoms(metrics="kvstore_remote_up", log="remote_insecure")
+    ] = False
+    """Allows an engine without TLS: `valkey://...` and S3 over HTTP.
+
+    Pages are sealed all the same. Whoever sees the network reads the engine's password, can delete
+    pages, and sees which hosts share how many pages. Start with: no.
+    """
+
+    remote_trust_uids: Annotated[
+        bool, Symptoms(metrics="kvstore_loaded_pages_total", stats="tenants")
+    ] = False
+    """Shares pages of the tenant `uid-N` with the tenant `uid-N` of every other host.
+
+    Without a `tenants_file` a tenant is a uid, and a uid may be another person on another host:
+    they would share pages and could write wrong ones for each other. Say yes where all hosts have
+    the same users, or one user alone. Start with: no, and a `tenants_file`.
+    """
+
+    remote_producer: Annotated[
+        Producer | None,
+        Symptoms(metrics="kvstore_remote_looks_total", stats="missed_look_count key_id"),
+    ] = None
+    """The kind of machine that computes the pages: hosts of another kind share none with it.
+
+    For results that must not depend on which machine computed a page, such as those of the
+    deterministic mode on two kinds of GPU. Any text, equal on equal machines: `h100-driver570`.
+    Wrong when equal hosts differ in it: they find nothing of each other. Absent: all hosts with
+    the same secret share. Start with: none.
+    """
+
+    remote_replicas: Annotated[
+        Replicas, Symptoms(metrics="kvstore_remote_pending_removals", log="tier3_removal_failed")
+    ] = 0
+    """Replicas that have to have a removal before the server answers that it is done.
+
+    For Valkey with replicas: without it a removal may be lost with the primary, until this host
+    writes it again. Needs the right `+wait`. Wrong when removals fail while fewer replicas are
+    connected. Start with: 0, and 1 with Sentinel or a cluster.
+    """
+
+    remote_state_dir: Annotated[
+        FolderPath | None, Symptoms(stats="pending_removal_count", log="tier3_removal_failed")
+    ] = None
+    """A folder, this server's alone, that keeps its removals until the engine has them for good.
+
+    It outlives restarts: a page that was removed while the engine was away stays removed. Made
+    with mode 0700 where it is not there. Wrong when it is on a file system that a restart
+    empties. Absent: beside `tier3_path`, else in `$STATE_DIRECTORY`, else in
+    `$XDG_STATE_HOME/kvstore` or ~/.local/state/kvstore, in a folder named after `runtime_dir`.
+    Start with: absent, and a volume in a container.
+    """
+
+    @property
+    def remote_state_folder(self) -> Path:
+        """The folder in force for what this host knows of the remote tier."""
+        if self.remote_state_dir is not None:
+            return self.remote_state_dir
+        if self.tier3_path is not None:
+            return self.tier3_path.with_name(f"{self.tier3_path.name}.remote")
+        if of_the_unit := os.environ.get("STATE_DIRECTORY"):
+            return Path(of_the_unit.partition(":")[0]) / "remote"
+        home = os.environ.get("XDG_STATE_HOME")
+        base = Path(home) if home else Path.home() / ".local" / "state"
+        # Servers of one user have other runtime folders.
+        place = blake2b(os.fsencode(self.runtime_dir.absolute()), digest_size=8).hexdigest()
+        return base / "kvstore" / f"remote-{place}"
+
+    @model_validator(mode="after")
+    def _require_whole_remote(self) -> Self:
+        if self.remote_url is None:
+            given = [name for name in REMOTE_EXTRAS if getattr(self, name) not in (None, False, 0)]
+            if given:
+                raise ValueError(
+                    f"{', '.join(given)} without remote_url: set it, such as --remote-url "
+                    "valkeys://HOST:PORT, or leave them out"
+                )
+            return self
+        if self.remote_key_file is None:
+            raise ValueError(
+                "remote_url needs remote_key_file, the secret that all hosts share: "
+                "(umask 077; head -c 32 /dev/urandom > FILE) makes one; copy it to each host"
+            )
+        scheme = self.remote_url.partition("://")[0]
+        if self.remote_ca_file is not None and not scheme.startswith("valkeys"):
+            raise ValueError(f"remote_ca_file is for valkeys://, and remote_url is {scheme}://")
+        if self.tenants_file is None and not self.remote_trust_uids:
+            raise ValueError(
+                "remote_url needs tenants_file: without one a tenant is a uid, which may be "
+                "another person on another host. Say --remote-trust-uids if all hosts have the "
+                "same users"
+            )
+        return self
+
     # Succession: memory that outlives the server.
 
     holder: Annotated[
@@ -734,6 +982,9 @@ class Config(BaseSettings):
         values["journal_bytes"] = ByteSize(self.bytes_of_the_journal)
         on_gpu = self.cuda_device is not None
         values["tier2_match"] = self.tier2_match or ("promote" if on_gpu else "in-place")
+        values["remote_write"] = self.remote_write_in_force
+        if self.remote_url is not None:
+            values["remote_state_dir"] = self.remote_state_folder
         return values
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from kvstore.core.eviction.protocol import PolicyFactory
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.arena import Recycled
+from kvstore.core.pool.tenant import TenantKeys, no_key
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.tiers.disk_reads import DiskReads
 from kvstore.core.tiers.disk_writes import DiskWrites
@@ -39,10 +40,11 @@ class PrefixCache:
     arenas' ids, counted from 1 by default. ``recycled`` receives all slots that became FREE.
     With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``page_stores``,
     the number of page stores of tier 3, the cache tracks pages that are to be written to each or
-    removed from all.
+    removed from all. ``tenant_key`` returns a secret of a tenant by its name, or nothing: stores
+    share pages of a tenant only if it is the same in both.
     """
 
-    def __init__(  # noqa: PLR0915 - one line for each verb
+    def __init__(  # noqa: PLR0913, PLR0915 - each part can be left out; one line for each verb
         self,
         epoch: int,
         limits: Limits,
@@ -54,6 +56,7 @@ class PrefixCache:
         index: IndexFactory = RadixIndex,
         tier_policy: TierPolicy | None = None,
         page_stores: int = 0,
+        tenant_key: TenantKeys = no_key,
     ) -> None:
         state = CacheState(
             epoch,
@@ -61,6 +64,7 @@ class PrefixCache:
             quotas,
             tier_policy=tier_policy,
             page_stores=page_stores,
+            tenant_key=tenant_key,
         )
         lifecycle = Lifecycle(state)
         matching, releasing = Matching(state), Releasing(state)

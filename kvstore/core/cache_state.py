@@ -13,7 +13,7 @@ from kvstore.core.pool.disk_state import DiskState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import remove
 from kvstore.core.pool.placement import FIRST, LOWER
-from kvstore.core.pool.tenant import ByTenant
+from kvstore.core.pool.tenant import ByTenant, TenantKeys, no_key
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.counters import Counters, count_lookup
 from kvstore.core.values.event_log import Cause, EventLog
@@ -45,6 +45,7 @@ class CacheState:
         *,
         tier_policy: TierPolicy | None = None,
         page_stores: int = 0,
+        tenant_key: TenantKeys = no_key,
     ) -> None:
         """Without ``quotas`` all tenants have the default ones."""
         self.journal: Journal | None = None
@@ -57,7 +58,7 @@ class CacheState:
         self.deleted: dict[str, Counters] = {}
         self.removed_pages: dict[Cause, int] = {}
         self.use_count = 0
-        self.table = LeaseTable(limits, self.quotas)
+        self.table = LeaseTable(limits, self.quotas, tenant_key)
         self.mappings = Mappings()
         self.named_pins = NamedPinTable()
         self.namespaces: dict[bytes, Namespace] = {}

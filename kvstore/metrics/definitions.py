@@ -3,6 +3,7 @@
 from typing import Final
 
 from kvstore.metrics.metric import counter, gauge, histogram
+from kvstore.metrics.remote_definitions import OF_REMOTE
 from kvstore.metrics.scrape import (
     ARENAS,
     BUILD,
@@ -497,6 +498,7 @@ CATALOGUE: Final = {
     "Leases and holds": OF_HOLDS,
     "Calls": OF_CALLS,
     "Copies and tier 3": OF_TIERS,
+    "The remote tier": OF_REMOTE,
     "Memory that outlives the server": OF_SUCCESSION,
     "The server": OF_SERVER,
 }

@@ -7,6 +7,7 @@ from kvstore.core.stats import LeaseStats
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.event_log import Cause
 from kvstore.metrics.view import View
+from kvstore.remote.remote_use import RemoteUse
 from kvstore.service.call_durations import DurationCounts
 from kvstore.service.page_io.slow_tier import TierState
 
@@ -62,6 +63,12 @@ class Rows(Generic[T]):
                 for name, value in values.items()
             ),
         )
+
+
+def _remote(view: View) -> list[tuple[Labels, RemoteUse]]:
+    """Returns the one row of the remote tier, or none without one."""
+    use = None if view.tier3.remote is None else view.tier3.remote.tier.remote
+    return [] if use is None else [((), use)]
 
 
 STORE: Final = Rows("", lambda scrape: [((), scrape.view)])
@@ -120,6 +127,37 @@ DISK: Final = Rows(
     lambda scrape: (
         [((), scrape.view.tier3)] if scrape.view.tier3.disk.state is not TierState.ABSENT else []
     ),
+)
+# No rows without a remote tier.
+REMOTE: Final = Rows("", lambda scrape: _remote(scrape.view))
+REMOTE_LOOKS: Final = Rows(
+    "answer",
+    lambda scrape: (
+        ((str(answer),), count)
+        for _, use in _remote(scrape.view)
+        for answer, count in use.looks.items()
+    ),
+)
+REMOTE_REFUSALS: Final = Rows(
+    "why",
+    lambda scrape: (
+        ((str(why),), count)
+        for _, use in _remote(scrape.view)
+        for why, count in use.refused_writes.items()
+    ),
+)
+REMOTE_REJECTIONS: Final = Rows(
+    "why",
+    lambda scrape: (
+        ((str(why),), count)
+        for _, use in _remote(scrape.view)
+        for why, count in use.rejected_pages.items()
+    ),
+)
+# With its state, which says also if a removal is not confirmed, and its loads.
+REMOTE_STORE: Final = Rows(
+    "",
+    lambda scrape: [] if scrape.view.tier3.remote is None else [((), scrape.view.tier3.remote)],
 )
 # No rows without a holder.
 SUCCESSION: Final = Rows(

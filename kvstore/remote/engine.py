@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 
 MOST_CONTROL_BYTES: Final = 64
 
@@ -145,7 +145,7 @@ class RemoteEngine(Protocol):
         """Returns if the engine answers. Makes a connection first if none exists."""
         ...
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Returns the settings of the engine that cost hits or promises, as far as it tells them.
 
         Raises only if the engine does not answer.

@@ -15,7 +15,7 @@ class FindingKind(Enum):
     """The engine does not tell the setting, so nobody can say."""
 
 
-class Finding(NamedTuple):
+class EngineFinding(NamedTuple):
     """A setting with its value, the reason why it is wrong, and the way out, as sentences."""
 
     kind: FindingKind
@@ -24,3 +24,7 @@ class Finding(NamedTuple):
     value: str
     reason: str
     remedy: str
+
+
+# The name by which services import it.
+Finding = EngineFinding

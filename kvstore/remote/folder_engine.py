@@ -29,7 +29,7 @@ from kvstore.remote.errors import (
     RemoteError,
     ReplyMalformed,
 )
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.objects import path_of, remote_error
 
 CAPABILITIES: Final = EngineCapabilities(
@@ -42,7 +42,7 @@ CAPABILITIES: Final = EngineCapabilities(
     registered_memory=False,
     keeps_deadlines=False,
 )
-NOTHING_EXPIRES: Final = Finding(
+NOTHING_EXPIRES: Final = EngineFinding(
     FindingKind.HITS,
     "expiry",
     "none",
@@ -155,7 +155,7 @@ class FolderEngine:
         with self._call(deadline):
             return
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Says that nothing expires."""
         with self._call(deadline):
             return [NOTHING_EXPIRES]

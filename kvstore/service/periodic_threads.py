@@ -17,6 +17,7 @@ import structlog
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.disk_writer import Keeper
+from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.store import KVStore
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -155,6 +156,17 @@ class CarrierKeeper(Ticker):
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         works = (store.succession.restore_carrier, store.prove_all, store.count_left)
         super().__init__("carrier", works, clock=clock, interval=interval)
+
+
+class RemoteChecks(Ticker):
+    """Asks the remote tier's engine for settings that cost hits: now, and once in a while."""
+
+    def __init__(self, about: RemoteAbout, *, clock: Clock, interval: float) -> None:
+        now = Event()
+        now.set()
+        super().__init__(
+            "remote_checks", (about.ask_engine,), clock=clock, interval=interval, due=now
+        )
 
 
 class Grower(Ticker):

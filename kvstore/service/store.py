@@ -331,11 +331,11 @@ class KVStore:
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Removes all pages that hold a prefix's last token, and all pages below them.
 
-        They have left tier 3 too when this returns, so no restart restores them.
+        They have left tier 3 too when this returns, so no restart restores them. If tier 3 did
+        not confirm that in time, the answer is ``unsettled``.
         """
         removed = self._admin.evict_prefix(identity, namespace_id, tokens)
-        self.tier3.removals.settle()
-        return removed
+        return replace(removed, unsettled=not self.tier3.removals.settle())
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Removes a namespace with all its pages, in tier 3 too. An unknown one succeeds.
@@ -346,9 +346,8 @@ class KVStore:
             removed = self._admin.delete_namespace(identity, namespace_id)
         except NamespaceNotFound:
             # A repeated call waits too until tier 3 has removed it.
-            self.tier3.removals.settle()
-            return Removed(0, 0)
-        self.tier3.removals.settle()
+            return Removed(0, 0, unsettled=not self.tier3.removals.settle())
+        unsettled = not self.tier3.removals.settle()
         log.info(
             "namespace_deleted",
             namespace_id=namespace_id.hex(),
@@ -357,7 +356,7 @@ class KVStore:
             detached_page_count=removed.detached_page_count,
         )
         self._look()
-        return removed
+        return replace(removed, unsettled=unsettled)
 
     # The request path.
 

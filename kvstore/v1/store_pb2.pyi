@@ -105,7 +105,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession", "remote")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class GetStatsResponse(_message.Message):
     IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIER_BUDGETS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSION_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -142,7 +143,8 @@ class GetStatsResponse(_message.Message):
     in_flight_count: int
     tier_budgets: _containers.RepeatedCompositeFieldContainer[TierBudget]
     succession: SuccessionStats
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ...) -> None: ...
+    remote: RemoteStats
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ..., remote: _Optional[_Union[RemoteStats, _Mapping]] = ...) -> None: ...
 
 class SuccessionStats(_message.Message):
     __slots__ = ("state", "holder", "behind_count", "journal_used_bytes", "journal_size_bytes", "failure_reason", "recovered_page_count", "clean_start_reason", "instance")
@@ -229,6 +231,114 @@ class Tier3Stats(_message.Message):
     recovered_page_count: int
     torn_slot_count: int
     def __init__(self, state: _Optional[_Union[Tier3Stats.State, str]] = ..., size_bytes: _Optional[int] = ..., page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., written_page_count: _Optional[int] = ..., refused_page_count: _Optional[int] = ..., read_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., unreadable_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., recovered_page_count: _Optional[int] = ..., torn_slot_count: _Optional[int] = ...) -> None: ...
+
+class RemoteStats(_message.Message):
+    __slots__ = ("state", "address", "reason", "key_id", "write_policy", "hit_look_count", "partial_look_count", "missed_look_count", "skipped_look_count", "failed_look_count", "look_time", "read_page_count", "read_byte_count", "read_time", "written_page_count", "written_byte_count", "refused_pages", "rejected_pages", "away_count", "lost_revision_count", "forged_revision_count", "pending_removal_count", "queued_byte_count", "clock_skew_seconds", "look_seconds", "writes_stopped", "findings", "bytes_per_second", "declined_load_count", "load_count", "late_load_count")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[RemoteStats.State]
+        STATE_OPEN: _ClassVar[RemoteStats.State]
+        STATE_AWAY: _ClassVar[RemoteStats.State]
+        STATE_FAILED: _ClassVar[RemoteStats.State]
+    STATE_UNSPECIFIED: RemoteStats.State
+    STATE_OPEN: RemoteStats.State
+    STATE_AWAY: RemoteStats.State
+    STATE_FAILED: RemoteStats.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITE_POLICY_FIELD_NUMBER: _ClassVar[int]
+    HIT_LOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_LOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MISSED_LOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_LOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_LOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOOK_TIME_FIELD_NUMBER: _ClassVar[int]
+    READ_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    AWAY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_REVISION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FORGED_REVISION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_REMOVAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_SKEW_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOOK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WRITES_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LATE_LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    state: RemoteStats.State
+    address: str
+    reason: str
+    key_id: bytes
+    write_policy: str
+    hit_look_count: int
+    partial_look_count: int
+    missed_look_count: int
+    skipped_look_count: int
+    failed_look_count: int
+    look_time: _duration_pb2.Duration
+    read_page_count: int
+    read_byte_count: int
+    read_time: _duration_pb2.Duration
+    written_page_count: int
+    written_byte_count: int
+    refused_pages: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    rejected_pages: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    away_count: int
+    lost_revision_count: int
+    forged_revision_count: int
+    pending_removal_count: int
+    queued_byte_count: int
+    clock_skew_seconds: float
+    look_seconds: float
+    writes_stopped: bool
+    findings: _containers.RepeatedCompositeFieldContainer[EngineFinding]
+    bytes_per_second: float
+    declined_load_count: int
+    load_count: int
+    late_load_count: int
+    def __init__(self, state: _Optional[_Union[RemoteStats.State, str]] = ..., address: _Optional[str] = ..., reason: _Optional[str] = ..., key_id: _Optional[bytes] = ..., write_policy: _Optional[str] = ..., hit_look_count: _Optional[int] = ..., partial_look_count: _Optional[int] = ..., missed_look_count: _Optional[int] = ..., skipped_look_count: _Optional[int] = ..., failed_look_count: _Optional[int] = ..., look_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., read_page_count: _Optional[int] = ..., read_byte_count: _Optional[int] = ..., read_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., written_page_count: _Optional[int] = ..., written_byte_count: _Optional[int] = ..., refused_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., rejected_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., away_count: _Optional[int] = ..., lost_revision_count: _Optional[int] = ..., forged_revision_count: _Optional[int] = ..., pending_removal_count: _Optional[int] = ..., queued_byte_count: _Optional[int] = ..., clock_skew_seconds: _Optional[float] = ..., look_seconds: _Optional[float] = ..., writes_stopped: _Optional[bool] = ..., findings: _Optional[_Iterable[_Union[EngineFinding, _Mapping]]] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., load_count: _Optional[int] = ..., late_load_count: _Optional[int] = ...) -> None: ...
+
+class ReasonCount(_message.Message):
+    __slots__ = ("reason", "count")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    count: int
+    def __init__(self, reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class EngineFinding(_message.Message):
+    __slots__ = ("kind", "setting", "value", "reason", "remedy")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[EngineFinding.Kind]
+        KIND_PROMISE: _ClassVar[EngineFinding.Kind]
+        KIND_HITS: _ClassVar[EngineFinding.Kind]
+        KIND_UNKNOWN: _ClassVar[EngineFinding.Kind]
+    KIND_UNSPECIFIED: EngineFinding.Kind
+    KIND_PROMISE: EngineFinding.Kind
+    KIND_HITS: EngineFinding.Kind
+    KIND_UNKNOWN: EngineFinding.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SETTING_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    kind: EngineFinding.Kind
+    setting: str
+    value: str
+    reason: str
+    remedy: str
+    def __init__(self, kind: _Optional[_Union[EngineFinding.Kind, str]] = ..., setting: _Optional[str] = ..., value: _Optional[str] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
 
 class TenantStats(_message.Message):
     __slots__ = ("tenant", "quotas", "tier1_bytes", "lease_count", "pin_count", "named_pin_count", "request_count", "refused_request_count")
@@ -353,12 +463,14 @@ class DeleteNamespaceRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
 
 class DeleteNamespaceResponse(_message.Message):
-    __slots__ = ("evicted_page_count", "detached_page_count")
+    __slots__ = ("evicted_page_count", "detached_page_count", "unsettled")
     EVICTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
     evicted_page_count: int
     detached_page_count: int
-    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
+    unsettled: bool
+    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., unsettled: _Optional[bool] = ...) -> None: ...
 
 class ListPrefixesRequest(_message.Message):
     __slots__ = ("namespace_id", "page_size", "page_token", "max_tokens")
@@ -413,12 +525,14 @@ class EvictPrefixRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., store_epoch: _Optional[int] = ...) -> None: ...
 
 class EvictPrefixResponse(_message.Message):
-    __slots__ = ("evicted_page_count", "detached_page_count")
+    __slots__ = ("evicted_page_count", "detached_page_count", "unsettled")
     EVICTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
     evicted_page_count: int
     detached_page_count: int
-    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
+    unsettled: bool
+    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., unsettled: _Optional[bool] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ("namespace_id", "history", "batches")

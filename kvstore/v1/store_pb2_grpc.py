@@ -141,9 +141,9 @@ class StoreServiceServicer:
     def DeleteNamespace(self, request, context):
         """Removes a namespace with all its pages. Pinned pages are detached and go at their
         last release. Named pins in it end. The call answers once none of its pages can
-        return from tier 3. Its id is never used again. Calls under leases that opened it
-        answer `NAMESPACE_NOT_FOUND`, inserts into it too. To open the same identity again
-        creates a new, empty namespace.
+        return from tier 3, or as `unsettled` after some seconds. Its id is never used again.
+        Calls under leases that opened it answer `NAMESPACE_NOT_FOUND`, inserts into it too.
+        To open the same identity again creates a new, empty namespace.
 
         Idempotent: an unknown id succeeds, and so does another tenant's, which stays.
 

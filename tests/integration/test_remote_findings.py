@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from kvstore.remote.errors import DeadlinePassed
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.valkey_server import ValkeyServer, valkey_server
 
@@ -31,7 +31,7 @@ def engine(server: ValkeyServer) -> Iterator[ValkeyEngine]:
     made.close()
 
 
-def found(engine: ValkeyEngine) -> list[Finding]:
+def found(engine: ValkeyEngine) -> list[EngineFinding]:
     """Returns the findings."""
     return engine.findings(monotonic() + GENEROUS)
 

@@ -101,7 +101,7 @@ def test_a_call_that_hangs_ends_at_its_deadline(
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_crash_ends_the_call_alone(engine: ProcessEngine, tmp_path: Path, call: str) -> None:
-    """Whatever kills a helper, the store lives, and a new helper serves the next call."""
+    """The store lives, and a new helper serves the next call."""
     put(engine, NAME)
     (tmp_path / "crash").touch()
     with pytest.raises(EngineCut):

@@ -103,7 +103,7 @@ def test_a_stopped_server_costs_the_deadline(server: SeaweedServer, engine: Remo
 def test_a_killed_server_is_unreachable_and_comes_back(
     server: SeaweedServer, engine: RemoteEngine
 ) -> None:
-    """What it had is there again, since objects outlive it."""
+    """Its objects are there again."""
     names = fresh_names(3)
     put(engine, names)
     server.process.kill()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from page_stores import host_machine
+from page_stores import host_machine, remote_tier
 
 from kvstore.service.page_io.removals import Removals
 from kvstore.service.page_io.slow_tier import SlowTier
@@ -14,14 +14,21 @@ from kvstore.service.page_io.slow_tier import SlowTier
 SHARE = 0.25
 
 
+@pytest.mark.parametrize(
+    ("machine", "share"),
+    [(host_machine.HostMachine, SHARE), (remote_tier.RemoteHostMachine, SHARE / 3)],
+    ids=["memory", "remote"],
+)
 def test_what_a_host_removed_does_not_return(
+    machine: type[host_machine.HostMachine],
+    share: float,
     record_property: Callable[[str, object], None],
 ) -> None:
     """Neither on it nor on the other one, from memory, from its disk or over a restart."""
     host_machine.COUNTS.clear()
-    examples = max(int(settings().max_examples * SHARE), 5)
+    examples = max(int(settings().max_examples * share), 5)
     chosen = settings(stateful_step_count=40, max_examples=examples)
-    run_state_machine_as_test(host_machine.HostMachine, settings=chosen)
+    run_state_machine_as_test(machine, settings=chosen)
     counts = ", ".join(f"{name} {n}" for name, n in sorted(host_machine.COUNTS.items()))
     record_property("summary", f"examples {examples}: {counts}")
     assert host_machine.COUNTS["pages matched of the other host"]

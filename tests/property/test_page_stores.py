@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from page_stores import tier_machine
+from page_stores import remote_tier, tier_machine
 from page_stores.memory_page_store import MemoryPageStore
 
 from kvstore.core.tiers.disk_writes import DiskWrite
@@ -25,8 +25,9 @@ SHARE = 0.5
         (tier_machine.MemoryTier, SHARE),
         (tier_machine.ForgetfulMemoryTier, SHARE),
         (tier_machine.SlabTier, SHARE / 3),
+        (remote_tier.RemoteTier, SHARE / 3),
     ],
-    ids=["memory", "forgetful-memory", "slab"],
+    ids=["memory", "forgetful-memory", "slab", "remote"],
 )
 def test_tier_3_serves_what_was_written(
     machine: type[tier_machine.TierMachine],

@@ -49,6 +49,8 @@ FILES = "kvstore.operator_files"
 SIGNALS = "kvstore.signals"
 # The log, and the call under way that it names.
 LOGS = "kvstore.logs"
+# The counters of a remote store and the findings of its engine, without any of its packages.
+REMOTE_FACTS = {"kvstore.remote.finding", "kvstore.remote.remote_use"}
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
@@ -59,17 +61,20 @@ ALLOWED = {
     | {"kvstore.storage"},
     "kvstore/remote": {ERRORS, FILES, SIGNALS, "kvstore.storage", "kvstore.service.clock"},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
-    | {"kvstore.succession"},
+    | {"kvstore.succession"}
+    | REMOTE_FACTS,
     "kvstore/metrics": {
         ERRORS,
         BACKGROUND,
         "kvstore.core",
         "kvstore.service",
         "kvstore.succession",
+        *REMOTE_FACTS,
     },
     "kvstore/rpc": WIRE
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service", "kvstore.succession"},
+    | {"kvstore.core", "kvstore.service", "kvstore.succession"}
+    | REMOTE_FACTS,
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
@@ -86,7 +91,7 @@ ALLOWED = {
     "kvstore/tracing.py": {"opentelemetry"},
     # Parts of the composition root.
     "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
-    | {"kvstore.service"},
+    | {"kvstore.remote_setup", "kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
@@ -94,7 +99,11 @@ ALLOWED = {
     | {ERRORS, "kvstore.holder", "kvstore.rpc", "kvstore.succession"},
     "kvstore/succession_setup.py": {"kvstore.config", "kvstore.holder"}
     | {"kvstore.service_manager", "kvstore.succession"},
-    "kvstore/tier_setup.py": {"kvstore.config", "kvstore.signals"}
+    "kvstore/remote_setup.py": {FILES, "kvstore.config", "kvstore.remote"}
+    | {"kvstore.service", "kvstore.storage"},
+    "kvstore/remote_state.py": {FILES, "kvstore.config"},
+    "kvstore/tier_setup.py": {"kvstore.access_rules", "kvstore.config", "kvstore.core"}
+    | {"kvstore.remote_setup", "kvstore.remote_state", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),
     # It knows the name of the composition root, which it imports late.

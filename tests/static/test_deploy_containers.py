@@ -129,11 +129,39 @@ def test_vllm_is_told_what_its_page_says() -> None:
         assert json.loads(given.partition("=")[2]) == wanted
 
 
-def test_images_have_the_project_s_version(compose: Compose) -> None:
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.remote.yaml", "compose.vllm.yaml"])
+def test_images_have_the_project_s_version(name: str) -> None:
     """The images that compose builds have the project's version."""
-    for services in (compose["services"], read_compose("compose.vllm.yaml")["services"]):
-        tags = {each["image"].rpartition(":")[2] for each in services.values() if "image" in each}
-        assert tags == {kvstore.__version__}
+    services = read_compose(name)["services"].values()
+    tags = {each["image"].rpartition(":")[2] for each in services if "build" in each}
+    assert tags == {kvstore.__version__}
+
+
+def test_two_stores_share_an_engine_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No worker reaches the engine or the key, and no store another's folder."""
+    services = read_compose("compose.remote.yaml")["services"]
+    volumes = {
+        name: {text.split(":")[0] for text in each["volumes"]} for name, each in services.items()
+    }
+    assert volumes["store-a"] & volumes["store-b"] == {"engine", "key"}
+    assert volumes["store-a"] >= {"runtime-a", "state-a"}
+    assert volumes["valkey"] == {"engine"}
+    for each in ("a", "b"):
+        worker, store = volumes[f"worker-{each}"], volumes[f"store-{each}"]
+        assert worker & store == {f"runtime-{each}"}
+    assert {each["network_mode"] for each in services.values()} == {"none"}
+    key = tmp_path / "key"
+    key.write_bytes(bytes(32))
+    for name, value in services["store-a"]["environment"].items():
+        assert name.removeprefix("KVSTORE_").lower() in Config.model_fields
+        monkeypatch.setenv(name, str(value))
+    config = load_config([])
+    assert config.remote_write_in_force == "through"
+    folder = services["valkey"]["command"]
+    assert str(config.remote_url).removeprefix("valkey+unix://") in folder
+    assert size(services["store-a"]["mem_limit"]) >= config.tier1_bytes + LEAST_HEADROOM
 
 
 def test_the_store_s_container_waits_for_the_drain(compose: Compose) -> None:
@@ -177,7 +205,10 @@ def test_the_dockerfile_installs_the_extras_that_there_are() -> None:
     extras = project["optional-dependencies"]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     named = re.findall(r"'\.\[([\w,]+)\]'", text)
-    assert sorted(named) == ["server,ctl", "server,ctl,cuda", "worker,ctl", "worker,ctl,cuda"]
+    assert sorted(named) == [
+        *("server,remote,ctl", "server,remote,ctl,cuda"),
+        *("worker,ctl", "worker,ctl,cuda"),
+    ]
     assert {extra for each in named for extra in each.split(",")} <= extras.keys()
     assert "torch" in extras["worker"]
     assert "torch" not in extras["server"]
@@ -192,6 +223,7 @@ def test_the_dockerfile_installs_the_extras_that_there_are() -> None:
             "--builtin-schema",
             "vendor.compose-spec",
             str(DEPLOY / "compose.yaml"),
+            str(DEPLOY / "compose.remote.yaml"),
             str(DEPLOY / "compose.vllm.yaml"),
         ),
         (
@@ -213,7 +245,7 @@ def test_the_linter_has_nothing_to_say(command: tuple[str, ...]) -> None:
     run(*command)
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.remote.yaml", "compose.vllm.yaml"])
 def test_no_container_dies_with_the_store(name: str) -> None:
     """No container joins another's process namespace: all end with its first process."""
     spaces = {each.get("pid", "host") for each in read_compose(name)["services"].values()}

@@ -32,6 +32,13 @@ ACCEPTED: dict[str, Values] = {
     "on a gpu": GPU,
     "disk": {"tier3": {"sizeMiB": 65_536, "claim": "slab"}},
     "node with a disk": {"mode": "node", "tier3": {"sizeMiB": 65_536}},
+    "remote": {"remote": {"url": "valkeys://cache:6379", "secret": "shared", "trustUids": True}},
+    "remote of a node": {
+        "mode": "node",
+        "store": {"tenantsSecret": "tenants"},
+        "remote": {"url": "valkeys://cache", "secret": "shared", "credential": True}
+        | {"authority": True, "write": "off"},
+    },
     "tenants": {"store": {"tenantsSecret": "tenants"}, "worker": {"modelsClaim": "models"}},
     "metrics": {"mode": "node", "store": {"metricsPort": 7401, "podMonitor": True}},
     "settings": {"store": {"settings": {"eviction_policy": "lru", "verify_rate": 0.5}}},
@@ -56,6 +63,18 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "a disk of two": (
         {"tier3": {"sizeMiB": 1024, "claim": "slab"}, "worker": {"replicas": 2}},
         "replicas",
+    ),
+    "a remote tier without a key": (
+        {"remote": {"url": "valkeys://cache", "trustUids": True}},
+        "secret",
+    ),
+    "a remote tier of anybody": (
+        {"remote": {"url": "valkeys://cache", "secret": "shared"}},
+        "tenantsSecret",
+    ),
+    "a password in an address": (
+        {"remote": {"url": "valkeys://a:b@cache", "secret": "s", "trustUids": True}},
+        "url",
     ),
     "a holder of one's own": ({"store": {"settings": {"holder": "off"}}}, "holder"),
     "a holder without an end": ({"holder": {"grace": 0}}, "grace"),

@@ -13,7 +13,7 @@ from kvstore import __version__
 from kvstore_ctl import store_options, store_tables
 from kvstore_ctl.bench.command import bench
 from kvstore_ctl.bench.replay import replay
-from kvstore_ctl.commands import namespaces, pins, token
+from kvstore_ctl.commands import namespaces, pins, remote_tier, token
 from kvstore_ctl.commands.events import events
 from kvstore_ctl.commands.health import health
 from kvstore_ctl.commands.leases import leases
@@ -24,6 +24,7 @@ from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show,
 from kvstore_ctl.doctor.command import doctor
 from kvstore_ctl.message_json import plain
 from kvstore_ctl.page.command import page
+from kvstore_ctl.remote_tables import remote_table
 from kvstore_ctl.top.command import top
 
 # The groups of commands in --help.
@@ -84,6 +85,7 @@ def stats(
     show(
         store_tables.totals_table(snapshot),
         store_tables.tier_3_table(snapshot.tier_3),
+        *([remote_table(snapshot.remote)] if snapshot.HasField("remote") else []),
         store_tables.tenants_table(snapshot.tenants, wide=wide),
         store_tables.arenas_table(snapshot.arenas, wide=wide),
         store_tables.namespaces_table(snapshot.namespaces, wide=wide),
@@ -92,6 +94,7 @@ def stats(
 
 
 app.add_typer(namespaces.app, name="namespaces", rich_help_panel=KEEP)
+app.add_typer(remote_tier.app, name="remote", rich_help_panel=KEEP)
 app.add_typer(token.app, name="token", rich_help_panel=OPERATE)
 PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
     LOOK: (

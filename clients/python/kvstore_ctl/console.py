@@ -161,6 +161,16 @@ def confirm(question: str) -> None:
         raise typer.Abort
 
 
+def warn_unsettled(*, unsettled: bool) -> None:
+    """Says on stderr that removed pages may return, if tier 3 has not confirmed a removal."""
+    if unsettled:
+        typer.echo(
+            "kvstore-ctl: tier 3 has not confirmed the removal yet, so the pages may return; "
+            "kvstore-ctl doctor says what to do",
+            err=True,
+        )
+
+
 def show(*shown: RenderableType) -> None:
     """Prints tables and trees in the width of the terminal."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

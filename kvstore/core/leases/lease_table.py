@@ -1,7 +1,7 @@
 """All leases, and all tenants that have something."""
 
 from kvstore.core.leases.lease import Lease, LeaseState, Process
-from kvstore.core.pool.tenant import ByTenant, Tenant
+from kvstore.core.pool.tenant import ByTenant, Tenant, TenantKeys, no_key
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import IdReused, InvalidField, LeaseNotFound, QuotaExceeded
@@ -12,16 +12,18 @@ class LeaseTable:
 
     ``leases`` are by tenant and id, in the order of granting. Two tenants may choose the same
     id; these are two leases. ``granted_count`` leases were ever granted.
-    ``tenants`` are those that have something, or had until lately.
+    ``tenants`` are those that have something, or had until lately. ``key_of`` returns the key
+    of a tenant by its name.
     """
 
-    def __init__(self, limits: Limits, quotas: QuotaTable) -> None:
+    def __init__(self, limits: Limits, quotas: QuotaTable, key_of: TenantKeys = no_key) -> None:
         self.leases: dict[tuple[str, bytes], Lease] = {}
         self.leases_of = ByTenant[bytes, Lease]()
         self.processes: dict[int, Process] = {}
         self.tenants: dict[str, Tenant] = {}
         self._limits = limits
         self._quotas = quotas
+        self._key_of = key_of
         self.granted_count = 0
 
     def grant(self, caller: Caller, display_name: str, now: float) -> Lease:
@@ -57,7 +59,9 @@ class LeaseTable:
         """Returns the identity's tenant, or a new one if it has nothing."""
         tenant = identity.tenant
         known = self.tenants.get(tenant)
-        return Tenant(tenant, self._quotas.of(tenant), self._limits) if known is None else known
+        if known is not None:
+            return known
+        return Tenant(tenant, self._quotas.of(tenant), self._limits, self._key_of(tenant))
 
     def take_rates(self, quotas: QuotaTable) -> None:
         """Replaces the quotas by others that differ in request rates only."""

@@ -73,8 +73,8 @@ class Namespace:
 
     @cached_property
     def digest(self) -> bytes:
-        """The namespace's name on the disk, and the parent of the digests of first pages."""
-        return namespace_digest(self.tenant, self.identity, self.layout)
+        """The namespace's name in tier 3, and the parent of the digests of first pages."""
+        return namespace_digest(self.tenant, self.identity, self.layout, self.arena.owner.key)
 
     def lose(self, number: int | None = None) -> None:
         """Records that a page store lost pages, or each one without ``number``.

@@ -1,14 +1,22 @@
 """A tenant: what it has, counted against its quotas, and the tombstones of its ids."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeAlias, TypeVar
 
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.errors import QuotaExceeded, Tombstoned
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+# Returns the key of a tenant by its name.
+TenantKeys: TypeAlias = Callable[[str], bytes]
+
+
+def no_key(name: str) -> bytes:
+    """Returns the key of tenants without one: all stores may share their pages."""
+    del name
+    return b""
 
 
 class Tombstones:
@@ -117,7 +125,8 @@ class Tenant:
     ``announced_bytes`` is the size of the tokens of its prefills in flight. ``tombstones``
     are those of all its ids; ``lease_tombstones`` are those of leases among them.
     ``group_page_count`` counts the pages of KV cache groups that its pins hold, and those that its
-    reservations have inserted.
+    reservations have inserted. Stores share pages of a tenant only if they have the same ``key`` of
+    it, which is empty for most.
     """
 
     __slots__ = (
@@ -126,6 +135,7 @@ class Tenant:
         "arena_count",
         "group_page_count",
         "hold_count",
+        "key",
         "lease_count",
         "lease_tombstones",
         "name",
@@ -136,8 +146,9 @@ class Tenant:
         "tombstones",
     )
 
-    def __init__(self, name: str, quotas: Quotas, limits: Limits) -> None:
+    def __init__(self, name: str, quotas: Quotas, limits: Limits, key: bytes = b"") -> None:
         self.name = name
+        self.key = key
         self.quotas = quotas
         self.lease_count = 0
         self.namespace_count = 0

@@ -69,7 +69,7 @@ class Located(NamedTuple):
             yield self.digests.name(end)
 
 
-class Source(NamedTuple):
+class ReadSource(NamedTuple):
     """The pages of a read through page ``end`` of its path come from page store ``number``."""
 
     end: int
@@ -109,7 +109,7 @@ class DiskRead(Hold):
         self.lease = lease
         self.removals = namespace.removals
         self.losses = namespace.losses
-        self.sources: list[Source] = []
+        self.sources: list[ReadSource] = []
         self.callers = 1
         if at.depth:
             self.stand_at(at)
@@ -323,7 +323,7 @@ class DiskReads:
     def _plan(self, read: DiskRead, digests: list[bytes], number: int) -> None:
         """Notes that a read is to bring more pages, from page store ``number``."""
         read.planned_end += len(digests)
-        read.sources.append(Source(read.planned_end, number))
+        read.sources.append(ReadSource(read.planned_end, number))
         self._by_digest.setdefault(read.namespace, {}).update(dict.fromkeys(digests, read))
 
     def _forget(self, read: DiskRead, digests: list[bytes]) -> None:

@@ -18,17 +18,21 @@ _NAMESPACE = b"kvs-namespace-1"
 _PAGE = b"kvs-page-1"
 
 
-def namespace_digest(tenant: str, identity: NamespaceIdentity, layout: PageLayout) -> bytes:
+def namespace_digest(
+    tenant: str, identity: NamespaceIdentity, layout: PageLayout, tenant_key: bytes = b""
+) -> bytes:
     """Returns the digest of everything that decides who may share pages: ``DIGEST_BYTES`` bytes.
 
-    Covers the tenant, the model, the adapter, the salt and every field of the layout, each
-    with its length before it. Leaves out the display name.
+    Covers the tenant, the model, the adapter, the salt, every field of the layout, and the
+    tenant's key if it has one, each with its length before it. Leaves out the display name.
     """
     content = layout.content
     parts = (
         *identity.key(tenant),
         *(layout.page_tokens, layout.page_bytes, layout.tensor_parallel_size),
         *(type(content).__name__, *astuple(content)),
+        # Without a key the digest is that of stores which knew none: their slabs stay good.
+        *([tenant_key] if tenant_key else ()),
     )
     digest = blake2b(digest_size=DIGEST_BYTES, person=_NAMESPACE)
     for part in parts:

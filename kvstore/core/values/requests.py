@@ -257,10 +257,14 @@ class Inserted:
 
 @dataclass(frozen=True)
 class Removed:
-    """The pages that left the index: those given back, and those that wait for a last release."""
+    """The pages that left the index: those given back, and those that wait for a last release.
+
+    ``unsettled`` says that a page store has not confirmed in time that none of them can return.
+    """
 
     evicted_page_count: int
     detached_page_count: int
+    unsettled: bool = False
 
     def plus(self, other: "Removed") -> "Removed":
         """Returns the sums of both."""

@@ -39,6 +39,9 @@ class NamespaceRecord:
         self.answers: list[Done] = []
         self.own_removals: set[bytes] = set()
         """Names of removals that this host began to write, for the thread that writes them."""
+        self.written: dict[int, Revision] = {}
+        self.written_epoch = -1
+        """The epoch of the removal that ``written`` are the revisions of."""
         self.use_count = 0
 
     @property

@@ -145,14 +145,27 @@ class RemoteRemovals:
 
         Raises ``Outdone`` if another host wrote over one of them.
         """
-        seen, removal = self._read(record), os.urandom(REMOVAL_BYTES)
+        seen = self._read(record)
         unheard = _unheard(seen, known, record.own_removals)
+        if record.written_epoch != epoch:
+            record.written, record.written_epoch = {}, epoch
+        written = record.written
+        removal, failure = os.urandom(REMOVAL_BYTES), None
         record.own_removals.add(removal)
-        written = {}
         for shard in ALL_SHARDS:
-            latest = max(filter(None, (seen[shard].revision, known.get(shard))), default=None)
-            written[shard] = self._codec.removed(latest, removal)
-            self._write(record, shard, written[shard])
+            found = seen[shard].revision
+            # Written by an attempt that failed at another shard: other hosts hear of it once.
+            if shard in written and found == written[shard]:
+                continue
+            latest = max(filter(None, (found, known.get(shard))), default=None)
+            revision = self._codec.removed(latest, removal)
+            try:
+                self._write(record, shard, revision)
+                written[shard] = revision
+            except RemoteError as error:
+                failure = error
+        if failure is not None:
+            raise failure
         ages = {
             control.revision.age(written[shard]) if control.revision else Age.EARLIER
             for shard, control in self._read(record).items()
@@ -168,6 +181,7 @@ class RemoteRemovals:
             # Otherwise the removals that came meanwhile are due.
             is_last = record.epoch == epoch
             record.own_removals.clear()
+            record.written_epoch = -1
             record.is_owed = record.is_owed and not is_last
             record.is_unsure = False
             is_unheard, entry = record.is_unheard, record.entry()
@@ -184,6 +198,9 @@ class RemoteRemovals:
         seen = self._read(record)
         for shard, revision in known.items():
             found = seen[shard].revision
+            if seen[shard].is_away:
+                # It is compared again within a minute, and at its next use.
+                continue
             if found is None:
                 deadline = self._clock() + self._short_seconds
                 restored = self._codec.restored(revision)

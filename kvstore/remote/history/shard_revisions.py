@@ -48,16 +48,15 @@ class ShardRevisions:
     ) -> Mapping[int, Revision] | None:
         """Reads the revisions of shards, which this host has heard of. Raises a ``RemoteError``.
 
+        Leaves out shards on a node that is away, and those without a revision if none may be made.
         Returns None if pages were removed since ``epoch``, or if the engine shows a removal that
         this host has not heard of, or one too few.
         """
         seen = dict(self._controls.read(record.digest, shards, deadline))
         for shard, control in seen.items():
-            if control.revision is None and self._writes:
+            if control.revision is None and self._writes and not control.is_away:
                 seen[shard] = self._replaced(record, shard, control, deadline)
         revisions = {shard: each.revision for shard, each in seen.items() if each.revision}
-        if len(revisions) < len(seen):
-            return None
         with self._namespaces.mutex:
             if not self._namespaces.is_current(record, epoch):
                 return None

@@ -29,6 +29,8 @@ JITTER: Final = 0.5
 CANARY_LIFE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 5.0
 _MARK_BYTES: Final = 8
+# Its own: threads must not draw from the numbers of others.
+_RANDOM: Final = random.Random()  # noqa: S311  # no secret
 
 
 class CanaryLost(EngineRefused):
@@ -57,7 +59,7 @@ class Probe:
     ) -> None:
         self._calls = calls
         self._breaker = breaker
-        self._name = names.canary(os.urandom(_MARK_BYTES))
+        self._names = names
         self._clock = clock
         self._bytes = canary_bytes
         self._seconds = seconds
@@ -89,15 +91,17 @@ class Probe:
     def _try(self) -> None:
         """Writes and reads the canary; raises a ``RemoteError`` if that fails."""
         sent, got = memoryview(os.urandom(self._bytes)), memoryview(bytearray(self._bytes))
-        is_written = self._writes and self._write(sent)
-        [result] = self._calls.get_many([self._name], [got], self._clock() + self._seconds)
+        # Another name each time: any node may be the one that answers.
+        name = self._names.canary(os.urandom(_MARK_BYTES))
+        is_written = self._writes and self._write(name, sent)
+        [result] = self._calls.get_many([name], [got], self._clock() + self._seconds)
         if is_written and (result is not ReadResult.READ or got != sent):
             raise CanaryLost(f"a value of {self._bytes} bytes is {result.value} after its write")
 
-    def _write(self, sent: memoryview) -> bool:
+    def _write(self, name: bytes, sent: memoryview) -> bool:
         """Returns whether the engine took the canary. It can be full, and serve reads."""
         deadline = self._clock() + self._seconds
-        [error] = self._calls.put_many([self._name], [sent], [CANARY_LIFE_MS], deadline)
+        [error] = self._calls.put_many([name], [sent], [CANARY_LIFE_MS], deadline)
         if error is not None and error.reaction is not Reaction.VALUE:
             raise error
         return error is None
@@ -111,5 +115,5 @@ def probe_pauses(is_slow: Callable[[], bool]) -> Iterator[float]:
     seconds = FIRST_SECONDS
     while True:
         pause = max(seconds, FIRST_OPERATOR_SECONDS if is_slow() else 0.0)
-        yield pause * random.uniform(1 - JITTER, 1)  # noqa: S311  # no secret
+        yield pause * _RANDOM.uniform(1 - JITTER, 1)
         seconds = min(2 * seconds, MOST_SECONDS)

@@ -25,6 +25,8 @@ RECENT_LOOKS: Final = 16
 RECENT_SECONDS: Final = 2.0
 # Of all rests, so that hosts do not write in step.
 JITTER: Final = 0.5
+# Its own: threads must not draw from the numbers of others.
+_RANDOM: Final = random.Random()  # noqa: S311  # no secret
 
 
 class WritePace:
@@ -64,7 +66,7 @@ class WritePace:
             if self.share >= 1.0:
                 return 0.0
             seconds = worked * (1 / self.share - 1)
-        return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  # no secret
+        return seconds * _RANDOM.uniform(1 - JITTER, 1 + JITTER)
 
     def _doubled(self) -> float:
         return min(2 * self.share, 1.0)

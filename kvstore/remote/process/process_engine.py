@@ -10,7 +10,7 @@ from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.connection_pool import ConnectionPool
 from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, RemoteError, ReplyMalformed
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.process.helper_process import HelperCommand, HelperProcess, HelperStarts
 from kvstore.remote.process.messages import error_of
 
@@ -119,10 +119,10 @@ class ProcessEngine:
         """Waits for a helper to start if none runs."""
         self._call(deadline, "ping", insist=True)
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Asks the helper."""
         found = cast("list[list[str]]", self._call(deadline, "findings"))
-        return [Finding(FindingKind(kind), *texts) for kind, *texts in found]
+        return [EngineFinding(FindingKind(kind), *texts) for kind, *texts in found]
 
     def close(self) -> None:
         """Kills the helpers, and waits a second at most for their ends."""

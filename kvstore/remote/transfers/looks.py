@@ -48,7 +48,15 @@ class Looks:
         revisions = self._gate.current(record, epoch, shards, deadline)
         if revisions is None:
             return [False] * len(keys)
-        names = self._names.names(keys, revisions)
+        asked = [each for each in keys if self._names.shard(each) in revisions]
+        if not asked:
+            return [False] * len(keys)
+        names = self._names.names(asked, revisions)
         exist = self._calls.exists_many(names, deadline)
         bad = self._names.bad
-        return [there and name not in bad for name, there in zip(names, exist, strict=True)]
+        found = {
+            key
+            for key, name, is_there in zip(asked, names, exist, strict=True)
+            if is_there and name not in bad
+        }
+        return [each in found for each in keys]

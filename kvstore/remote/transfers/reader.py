@@ -201,7 +201,8 @@ class Reader:
     def _read(self, job: ReadJob, staging: Staging) -> list[int | None]:
         """Returns the checksum of each page that was read whole, in memory of the caller.
 
-        Reads the revisions again after the last page. If one is another by then, nothing counts.
+        Reads the revisions again after the last page. Pages of a shard with another one by then do
+        not count, and none does if this host has to hear of a removal.
         """
         shards = self._names.shards(job.keys)
         used = self._revisions(job, shards)
@@ -225,9 +226,13 @@ class Reader:
         except RemoteError as error:
             # The pages before it came whole.
             log.debug("remote_read_ended", why=f"{type(error).__name__}: {error}")
-        is_any = any(each is not None for each in checksums)
-        if is_any and self._gate.current(job.record, job.epoch, shards, job.deadline) != used:
-            return [None] * len(checksums)
+        if any(each is not None for each in checksums):
+            shards = list(used)
+            again = self._gate.current(job.record, job.epoch, shards, job.deadline)
+            for number, key in enumerate(job.keys):
+                shard = self._names.shard(key)
+                if again is None or again.get(shard) != used.get(shard):
+                    checksums[number] = None
         keys = [key for key, each in zip(job.keys, checksums, strict=True) if each is not None]
         self._finished(FoundPages(job, keys, absent, rejected, spoiled))
         return checksums
@@ -261,8 +266,10 @@ class Reader:
 
     def _asked(self, job: ReadJob, used: Mapping[int, Revision]) -> Iterator[_Wanted]:
         for number, (key, into) in enumerate(job.wanted):
-            page = self._names.page(key, used[self._names.shard(key)], size_of(into))
-            yield _Wanted(number, page, self._names.name(page), into)
+            revision = used.get(self._names.shard(key))
+            if revision is not None:
+                page = self._names.page(key, revision, size_of(into))
+                yield _Wanted(number, page, self._names.name(page), into)
 
     def _opened(
         self, wanted: _Wanted, buffer: memoryview, result: ReadResult

@@ -178,10 +178,12 @@ class Writer:
         revisions = self._gate.current(record, epoch, shards, deadline)
         ready = []
         for each in young:
-            revision = None if revisions is None else revisions[each.shard]
+            revision = None if revisions is None else revisions.get(each.shard)
             # Pages are born under the revision at which they were submitted.
             is_born = each.epoch == epoch and each.revision in {None, revision}
-            if revision is None or not is_born:
+            if revisions is not None and revision is None:
+                yield each, Refusal.AWAY
+            elif revision is None or not is_born:
                 yield each, Refusal.REVISION
             else:
                 ready.append(self._ready(each, revision))
@@ -243,7 +245,8 @@ class Writer:
         outcomes = self._calls.put_many(names, [value for _, value in sealed], lives, deadline)
         for (each, _), error in zip(sealed, outcomes, strict=True):
             if error is not None:
-                yield each.write, Refusal.ENGINE
+                is_away = error.reaction is Reaction.AWAY
+                yield each.write, Refusal.AWAY if is_away else Refusal.ENGINE
             elif not self._is_current(record, epoch):
                 yield each.write, Refusal.REVISION
             else:

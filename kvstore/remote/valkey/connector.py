@@ -23,7 +23,7 @@ def resolve_stream(host: str, port: int) -> Sequence[Place]:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
-class Connector:
+class ValkeyConnector:
     """Makes connections with one credential, by one resolver. Thread-safe.
 
     Reads the credential anew for each, so a rotated password needs no restart. An attempt takes

@@ -2,11 +2,11 @@
 
 from kvstore.remote.errors import ClusterDown, EngineUnreachable, Reaction, RemoteError
 from kvstore.remote.valkey.address import EngineAddress, SentinelAddress
-from kvstore.remote.valkey.connector import Connector
+from kvstore.remote.valkey.connector import ValkeyConnector
 from kvstore.remote.valkey.resp import RespConnection, encoded
 
 
-def connect_to_primary(connector: Connector, address: SentinelAddress) -> RespConnection:
+def connect_to_primary(connector: ValkeyConnector, address: SentinelAddress) -> RespConnection:
     """Returns a connection to the primary that the first Sentinel with an answer names.
 
     A server that calls itself a replica is refused: a Sentinel can be late, and a replica may
@@ -22,7 +22,7 @@ def connect_to_primary(connector: Connector, address: SentinelAddress) -> RespCo
     raise refused
 
 
-def _primary(connector: Connector, sentinel: EngineAddress, master: bytes) -> EngineAddress:
+def _primary(connector: ValkeyConnector, sentinel: EngineAddress, master: bytes) -> EngineAddress:
     connection = connector.connect_to_sentinel(sentinel)
     try:
         connection.send(encoded(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", master))

@@ -9,7 +9,7 @@ from typing import Final
 from kvstore.remote.connection_pool import ConnectionPool
 from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 from kvstore.remote.valkey.address import EngineAddress, SentinelAddress
 from kvstore.remote.valkey.commands import (
     NAMES_PER_TRIP,
@@ -23,7 +23,7 @@ from kvstore.remote.valkey.commands import (
     send_set,
     write_control,
 )
-from kvstore.remote.valkey.connector import Connector, Resolver, read_clock, resolve_stream
+from kvstore.remote.valkey.connector import Resolver, ValkeyConnector, read_clock, resolve_stream
 from kvstore.remote.valkey.resp import RespConnection, encoded
 from kvstore.remote.valkey.sentinel import connect_to_primary
 from kvstore.remote.valkey.valkey_findings import findings_of
@@ -64,7 +64,7 @@ class ValkeyEngine:
         resolve: Resolver = resolve_stream,
         replicas: int = 0,
     ) -> None:
-        connector = Connector(
+        connector = ValkeyConnector(
             credential=credential, tls=tls, seconds=connect_seconds, resolve=resolve
         )
 
@@ -175,7 +175,7 @@ class ValkeyEngine:
         with self._connection(deadline, insist=True) as connection:
             ping(connection)
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Reads the settings, which needs the rights ``+info`` and ``+config|get``."""
         with self._connection(deadline) as connection:
             return findings_of(connection)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.valkey.resp import RespConnection, encoded
 
 # PEXPIREAT has GT since then, in Redis and Valkey.
@@ -85,7 +85,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 
 
-def findings_of(connection: RespConnection, place: str = "") -> list[Finding]:
+def findings_of(connection: RespConnection, place: str = "") -> list[EngineFinding]:
     """Returns the findings of one server. ``place`` is added to the settings' names.
 
     Raises a ``RemoteError`` if the server does not answer.
@@ -95,7 +95,7 @@ def findings_of(connection: RespConnection, place: str = "") -> list[Finding]:
     if told.get("cluster-enabled") != "yes":
         told.pop("cluster-require-full-coverage", None)
     found = [
-        Finding(kind, setting + place, told[setting], reason, remedy)
+        EngineFinding(kind, setting + place, told[setting], reason, remedy)
         for setting, is_wrong, kind, reason, remedy in _RULES
         if setting in told and is_wrong(told[setting])
     ]
@@ -103,7 +103,9 @@ def findings_of(connection: RespConnection, place: str = "") -> list[Finding]:
         if not answer:
             reason = "The server's settings cannot be checked."
             remedy = f"Give kvstore's user the right {right}, or check them yourself."
-            found.append(Finding(FindingKind.UNKNOWN, command + place, "forbidden", reason, remedy))
+            found.append(
+                EngineFinding(FindingKind.UNKNOWN, command + place, "forbidden", reason, remedy)
+            )
     return found
 
 

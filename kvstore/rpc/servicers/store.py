@@ -9,6 +9,7 @@ from kvstore.rpc.event_streams import EventStreams
 from kvstore.rpc.pipeline import Call
 from kvstore.rpc.wire import convert, report
 from kvstore.rpc.wire.fields import PageTokens, fresh_key, page_size_of
+from kvstore.rpc.wire.remote_report import remote_message
 from kvstore.rpc.wire.report import extent_message, succession_message, tier_3_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
@@ -54,13 +55,15 @@ class StoreServicer:
 
     def GetStats(self, request: pb.GetStatsRequest, call: Call) -> pb.GetStatsResponse:
         """Answers a snapshot, in parts if it is large."""
+        use = self._store.tier3.use()
         return report.stats_message(
             self._store.stats(call.who),
             uptime=self._store.uptime(),
             requests=self._store.traffic.requests,
-            tier_3=tier_3_message(self._store.tier3.use(), whole=call.who.admin),
+            tier_3=tier_3_message(use, whole=call.who.admin),
             tier_bytes=self._store.tier_bytes if call.who.admin else {},
             succession=succession_message(self._store.succession.use(), whole=call.who.admin),
+            remote=remote_message(use.remote, self._store.tier3.about, whole=call.who.admin),
         )
 
     def OpenNamespace(
@@ -104,6 +107,7 @@ class StoreServicer:
         return pb.DeleteNamespaceResponse(
             evicted_page_count=removed.evicted_page_count,
             detached_page_count=removed.detached_page_count,
+            unsettled=removed.unsettled,
         )
 
     def ListPrefixes(self, request: pb.ListPrefixesRequest, call: Call) -> pb.ListPrefixesResponse:
@@ -136,6 +140,7 @@ class StoreServicer:
         return pb.EvictPrefixResponse(
             evicted_page_count=removed.evicted_page_count,
             detached_page_count=removed.detached_page_count,
+            unsettled=removed.unsettled,
         )
 
     def WatchEvents(self, request: pb.WatchEventsRequest, call: Call) -> pb.WatchEventsResponse:

@@ -81,6 +81,8 @@ def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
 STATES = {
     TierState.ABSENT: store_pb2.Tier3Stats.STATE_ABSENT,
     TierState.OPEN: store_pb2.Tier3Stats.STATE_OPEN,
+    # No disk is ever away.
+    TierState.AWAY: store_pb2.Tier3Stats.STATE_FAILED,
     TierState.FAILED: store_pb2.Tier3Stats.STATE_FAILED,
 }
 
@@ -241,6 +243,7 @@ def stats_message(
     tier_3: store_pb2.Tier3Stats,
     tier_bytes: Mapping[int, int],
     succession: store_pb2.SuccessionStats,
+    remote: store_pb2.RemoteStats | None = None,
 ) -> store_pb2.GetStatsResponse:
     """Returns a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
 
@@ -270,6 +273,7 @@ def stats_message(
             for tier, size in tier_bytes.items()
         ],
         succession=succession,
+        remote=remote,
     )
 
 

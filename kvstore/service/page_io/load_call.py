@@ -6,7 +6,7 @@ from threading import Condition
 from typing import NamedTuple
 
 from kvstore.core import Caller, Identity, MatchOptions, Prefetched, Sequence
-from kvstore.core.tiers.disk_reads import Source
+from kvstore.core.tiers.disk_reads import ReadSource
 from kvstore.service.clock import Clock
 
 # The fraction of the time to a call's deadline that is left for the match itself.
@@ -85,7 +85,7 @@ class LoadCall:
         self.found_end = 0
         self.shared_start: int | None = None
         self.loading_end = 0
-        self.awaited: Items[Source] = ()
+        self.awaited: Items[ReadSource] = ()
 
     @property
     def is_prefetch(self) -> bool:
@@ -150,11 +150,16 @@ class LoadProgress:
         self._clock = clock
         self._changed = Condition()
         self._is_over = False
+        self._end = 0
         self._waits_for_shared = False
 
-    def note(self, *, waits_for_shared: bool) -> None:
-        """Notes that pages came, and whether the next ones are a shared page store's."""
+    def note(self, *, waits_for_shared: bool, end: int = 0) -> None:
+        """Notes through which page of its path pages are published.
+
+        The next ones may be a shared page store's.
+        """
         with self._changed:
+            self._end = end
             self._waits_for_shared = waits_for_shared
             self._changed.notify_all()
 
@@ -164,12 +169,18 @@ class LoadProgress:
             self._is_over = True
             self._changed.notify_all()
 
-    def wait(self, terms: LoadTerms) -> bool:
-        """Waits until the load is over; returns False if that takes longer than the terms allow."""
+    def wait(self, terms: LoadTerms, end: float = inf) -> bool:
+        """Waits until the load is over, or published the pages of its path through ``end``.
+
+        Returns False if that takes longer than the terms allow.
+        """
         with self._changed:
-            while not self._is_over:
+            while not self._may_go_on(end):
                 due = terms.shared if self._waits_for_shared else terms.own
                 remaining = None if due == inf else max(due - self._clock(), 0.0)
                 if not self._changed.wait(remaining):
-                    return self._is_over
+                    return self._may_go_on(end)
         return True
+
+    def _may_go_on(self, end: float) -> bool:
+        return self._is_over or self._end >= end

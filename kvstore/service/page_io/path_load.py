@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
-from kvstore.core.tiers.disk_reads import DiskRead, ReadPage
+from kvstore.core.tiers.disk_reads import DiskRead, Located, ReadPage
 from kvstore.core.tiers.read_slots import EvictionBound
 from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.page_io.load_call import LoadProgress
@@ -104,6 +104,12 @@ class PathLoad:
         self._is_busy = False
         self._has_more = False
 
+    def shared_end(self, located: Located) -> int:
+        """Returns the end of the pages that it brings and that another call located too."""
+        start, end = located.end, self.read.sources[-1].end
+        pairs = zip(located.page_digests(), self.read.digests.between(start, end), strict=False)
+        return start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
     @property
     def page_count(self) -> int:
         """The number of pages that it was to bring, so far."""
@@ -129,8 +135,10 @@ class PathLoad:
         self.go_on()
 
     def note(self) -> None:
-        """Tells those who wait which page store's pages come next."""
-        self.progress.note(waits_for_shared=self.next_source().is_shared)
+        """Tells those who wait how far it is, and which page store's pages come next."""
+        with self._parts.mutex:
+            source, end = self._next_source(), self.read.start
+        self.progress.note(waits_for_shared=source.is_shared, end=end)
 
     def next_source(self) -> LoadSource:
         """Returns the page store of the next page to be published, or of the last one."""
@@ -266,9 +274,8 @@ class PathLoad:
             return
         with self._parts.mutex:
             published = self._parts.cache.publish_run(self.read, placed, checksums)
-            source = self._next_source()
         self._is_cut = self._is_cut or not published
-        self.progress.note(waits_for_shared=source.is_shared)
+        self.note()
 
     def _finish(self, checksums: Items[int] = ()) -> None:
         """Publishes the last pages, and wakes the callers that wait."""

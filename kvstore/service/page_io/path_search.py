@@ -37,7 +37,7 @@ class PathSearch:
         """Loads the pages of a call's path that tier 3 has, as far as that is worth it.
 
         Waits as the call's terms allow. Returns True if it waited for the load of another call,
-        which is over by now. Raises the errors of a match.
+        which brought all of its pages that the path has, or is over. Raises the errors of a match.
         """
         parts = self._parts
         with parts.mutex:
@@ -54,8 +54,9 @@ class PathSearch:
                 load, is_joined = self._begin(call, located, namespace.layout, held)
             if load is None or not held.take(load.next_source().waiting):
                 return False
+            end = load.shared_end(located) if is_joined else inf
             with tracing.span("load", pages=load.page_count):
-                is_over = load.progress.wait(call.terms)
+                is_over = load.progress.wait(call.terms, end)
             if not is_over:
                 load.next_source().note_late()
         if is_joined:

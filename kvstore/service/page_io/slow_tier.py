@@ -5,12 +5,14 @@ from collections.abc import Sequence as Items
 from enum import Enum
 from math import inf
 from threading import Event, Lock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import structlog
 
 from kvstore.core.index.path_hashes import PageName
+from kvstore.remote.remote_use import RemoteUse
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.storage.page_store import PageKey, PageStore, StoreCounters, StoreState
 from kvstore.storage.write_admission import SecondTouch, WriteAdmission
 
@@ -45,14 +47,27 @@ class TierState(Enum):
     FAILED = "failed"
 
 
+@runtime_checkable
+class CountsRemoteUse(Protocol):
+    """A page store that counts what it does with an engine."""
+
+    def remote_use(self) -> RemoteUse:
+        """Returns the counts now."""
+        ...
+
+
 class TierUse(NamedTuple):
-    """The content of a page store at one moment. Without one all but ``state`` is zero."""
+    """The content of a page store at one moment. Without one all but ``state`` is zero.
+
+    ``remote`` is None for one of this host alone.
+    """
 
     state: TierState
     size_bytes: int = 0
     page_count: int = 0
     slot_count: int = 0
     counters: StoreCounters = StoreCounters()
+    remote: RemoteUse | None = None
 
 
 class _Removal:
@@ -111,17 +126,20 @@ class SlowTier:
         number: int = 0,
         admission: WriteAdmission | None = None,
         is_written: bool = True,
+        about: RemoteAbout | None = None,
     ) -> None:
         """Makes a tier; without a page store it is absent, for the reason given if any.
 
         The core knows the page store by its ``number``. Pages are written as ``admission`` says, or
-        at their second touch without one. Nothing is written if it is not ``is_written``.
+        at their second touch without one. Nothing is written if it is not ``is_written``. A remote
+        tier has facts ``about`` its engine.
         """
         self.gate = Lock()
         self.number = number
         self.page_store = page_store
         self.admission = admission or SecondTouch(REMEMBERED_TOUCHES)
         self.is_written = is_written
+        self.about = about
         self._why = why
         # Removals that have not succeeded.
         self._kept: set[_Removal] = set()
@@ -194,7 +212,9 @@ class SlowTier:
         if self.page_store is None:
             return TierUse(self.state)
         _, size_bytes, page_count, slot_count, _, counters = self.page_store.use()
-        return TierUse(self.state, size_bytes, page_count, slot_count, counters)
+        store = self.page_store
+        remote = store.remote_use() if isinstance(store, CountsRemoteUse) else None
+        return TierUse(self.state, size_bytes, page_count, slot_count, counters, remote)
 
     def close(self) -> None:
         """Closes the page store, which first writes what it queued. Idempotent."""

@@ -13,6 +13,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
 from kvstore.service.page_io.disk_writer import Keeper
 from kvstore.service.page_io.load_source import LoadUse
+from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.removals import Removals
 from kvstore.service.page_io.silent_losses import SilentLosses
 from kvstore.service.page_io.slow_tier import SlowTier, TierKind, TierUse
@@ -40,6 +41,11 @@ class Tier3Use(NamedTuple):
     bandwidth: float
     declined_count: int
     page_stores: tuple[PageStoreUse, ...] = ()
+
+    @property
+    def remote(self) -> PageStoreUse | None:
+        """The page store that other hosts use too, or None."""
+        return next((each for each in self.page_stores if each.kind is TierKind.REMOTE), None)
 
 
 class Tier3:
@@ -74,6 +80,11 @@ class Tier3:
             each.page_store.lost = partial(self._lost, number=each.number)
             if not each.is_written:
                 cache.write_nothing(each.number)
+
+    @property
+    def about(self) -> RemoteAbout | None:
+        """Facts about the engine of the page store that other hosts use too, if there are any."""
+        return next((each.about for each in self._present if each.is_shared), None)
 
     @property
     def present(self) -> bool:

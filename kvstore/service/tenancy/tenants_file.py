@@ -2,7 +2,8 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Self
 
 from pydantic import (
@@ -34,10 +35,11 @@ class WrongTenants(ValueError):
 
 @dataclass(frozen=True)
 class TenantsFile:
-    """The content of a tenants file: the tenants and their quotas."""
+    """The content of a tenants file: the tenants, their quotas, and their keys by name."""
 
     tenants: Tenants
     quotas: QuotaTable
+    remote_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def empty(cls) -> Self:
@@ -56,6 +58,14 @@ def _digest(value: str) -> str:
     if not re.fullmatch(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}", value):
         raise ValueError(
             "has to be a SHA-256 digest, 64 hexadecimal digits, as `kvstore-ctl token new` prints"
+        )
+    return value
+
+
+def _remote_key(value: str) -> str:
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}", value):
+        raise ValueError(
+            "has to be 32 random bytes as 64 hexadecimal digits, as `openssl rand -hex 32` prints"
         )
     return value
 
@@ -97,6 +107,7 @@ class TenantValues(QuotaValues):
     token_sha256: list[Annotated[str, AfterValidator(_digest)]] = []
     certificate_names: list[Annotated[str, AfterValidator(_certificate_name)]] = []
     admin: bool = False
+    remote_key: Annotated[str, AfterValidator(_remote_key)] | None = None
 
 
 class FileValues(BaseModel):
@@ -133,7 +144,12 @@ def parse_tenants(content: bytes) -> TenantsFile:
         raise WrongTenants(str(error)) from None
     default = values.default.over(Quotas())
     by_tenant = {name: each.over(default) for name, each in values.tenants.items()}
-    return TenantsFile(tenants, QuotaTable(default, by_tenant))
+    keys = {
+        name: bytes.fromhex(each.remote_key)
+        for name, each in values.tenants.items()
+        if each.remote_key is not None
+    }
+    return TenantsFile(tenants, QuotaTable(default, by_tenant), keys)
 
 
 def _tenant(name: str, values: TenantValues) -> Tenant:

@@ -88,7 +88,7 @@ def begin_in_runs(
         return False
     fresh = list(takewhile(lambda each: each not in under_way, there))
     asked = min(run_pages, len(fresh))
-    before = Slots(machine, lease)
+    before = SlotsBefore(machine, lease)
     read = machine.cache.begin_read(
         *(caller, machine.namespace_id, sequence, len(there), located),
         run_pages=run_pages,
@@ -112,7 +112,7 @@ def begin_in_runs(
     return read is not None
 
 
-class Slots:
+class SlotsBefore:
     """The slots before a read takes some, and the laws of what it took."""
 
     def __init__(self, machine: MachineState, lease: ModelLease) -> None:
@@ -161,7 +161,7 @@ def take_a_run(machine: MachineState, count: int, bound: EvictionBound | None) -
     if lease is None or stale(machine, known):
         assert machine.cache.take_run(read, count, bound) == 0
         return
-    before, had = Slots(machine, lease), len(read.targets)
+    before, had = SlotsBefore(machine, lease), len(read.targets)
     taken = machine.cache.take_run(read, count, bound)
     slots = [pair(each) for each in read.targets[had:]]
     assert len(slots) == taken

@@ -66,7 +66,7 @@ REMOTE_MUTANTS = [
         "no-second-revision",
         "kvstore.remote.transfers.reader",
         "Reader._read",
-        "self._gate.current(job.record, job.epoch, shards, job.deadline) != used",
+        "again is None or again.get(shard) != used.get(shard)",
         "False",
     ),
     Mutant(
@@ -115,7 +115,7 @@ REMOTE_MUTANTS = [
         "ping-is-a-probe",
         "kvstore.remote.liveness.probe",
         "Probe._try",
-        "is_written = self._writes and self._write(sent)",
+        "is_written = self._writes and self._write(name, sent)",
         "return self._calls.time_ms(self._clock() + self._seconds)",
     ),
     Mutant(

@@ -17,11 +17,12 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.errors import PoolExhausted
 from kvstore.service.page_io.slow_tier import SlowTier
+from kvstore.storage.page_store import SharedPageStore
 from kvstore.storage.write_admission import FirstTouch
 from page_stores.memory_page_store import Medium, MemoryPageStore
 from page_stores.shared_page_store import HostMemory, HostPageStore, SharedMedium
 from page_stores.tier_machine import PATHS, QUEUE_BYTES, SOON, Path_, prefixes_of, tokens_of
-from stores.store_world import PAGE_BYTES, PAGE_TOKENS, make_world
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, make_world
 
 SLOTS = 8
 LIMIT = 5.0
@@ -63,7 +64,7 @@ class Host:
 
     def start(self) -> None:
         """Starts a store over the pages of before."""
-        self.far = HostPageStore(self.shared, self.memory, clock=self.now, queue_bytes=QUEUE_BYTES)
+        self.far = self.open_far()
         admission = FirstTouch()
         self.tiers = [SlowTier(self.far, number=int(self.has_disk), admission=admission)]
         near = None
@@ -72,7 +73,11 @@ class Host:
             near = SlowTier(store, admission=admission)
             self.tiers.insert(0, near)
         self.world = make_world(
-            slots=SLOTS, extent_slots=SLOTS, slow_tier=near, remote_tier=self.tiers[-1]
+            slots=SLOTS,
+            extent_slots=SLOTS,
+            slow_tier=near,
+            remote_tier=self.tiers[-1],
+            clock=self.clock,
         )
         self.caller = self.world.worker()
         self.namespace_id = self.world.open_namespace(self.caller)
@@ -83,22 +88,83 @@ class Host:
         """Returns the time of the store, which begins after its page stores."""
         return self.world.clock()
 
+    # The page store that the hosts share.
+
+    clock: ManualClock | None = None
+
+    def open_far(self) -> SharedPageStore:
+        """Returns the page store of this host over what the hosts share."""
+        return HostPageStore(self.shared, self.memory, clock=self.now, queue_bytes=QUEUE_BYTES)
+
+    @property
+    def own_far(self) -> HostPageStore:
+        """The page store in memory."""
+        assert isinstance(self.far, HostPageStore)
+        return self.far
+
+    @property
+    def seen(self) -> int:
+        """The latest revision that it heard of."""
+        return self.own_far.seen(self.digest)
+
+    @property
+    def revision(self) -> int:
+        """The latest revision that the page store has."""
+        return self.shared.revision(self.digest)
+
+    @property
+    def owes(self) -> bool:
+        """True while the page store has not heard of a removal."""
+        return self.digest in self.memory.owed
+
+    @property
+    def waiting_count(self) -> int:
+        """The calls that wait, and can be carried out in any order."""
+        return len(self.own_far.memory.waiting)
+
+    @property
+    def waits(self) -> bool:
+        """True while calls may wait."""
+        return self.own_far.memory.held or bool(self.waiting_count)
+
+    def hold(self) -> None:
+        """Makes calls wait."""
+        self.own_far.memory.held = True
+
+    def let_go(self) -> None:
+        """Carries out what waits."""
+        self.own_far.memory.let_go()
+
+    def carry_out(self, number: int) -> None:
+        """Carries out one of the calls that wait."""
+        self.own_far.memory.carry_out(number)
+
+    def go_away(self) -> None:
+        """Cuts this host off."""
+        self.own_far.memory.go_away()
+
+    def come_back(self) -> None:
+        """Connects it again."""
+        self.own_far.come_back()
+
+    # The store.
+
     def grow(self) -> None:
         """Lets memory grow, and maps it."""
         for growth in self.world.store.growths:
             growth.step()
         self.world.map_extents(self.caller)
 
+    def check(self) -> None:
+        """Checks the core, which threads of the page stores change too."""
+        with self.world.store._mutex:
+            Invariants(self.world.cache).check()
+
     def stop(self) -> None:
         """Ends the store, as a server does."""
         for each in self.tiers:
             each.close()
         self.world.close()
-
-    @property
-    def seen(self) -> int:
-        """The latest revision that it heard of."""
-        return self.far.seen(self.digest)
 
     def keep(self) -> None:
         """Writes to each page store what was touched."""
@@ -125,8 +191,7 @@ class Host:
         """Matches a path. Returns the bytes of its pages, and the first that was not in memory."""
         store, pin_id = self.world.store, next(self.ids)
         asked = Sequence(tokens_of(path) + bytes(4))
-        waits = self.far.memory.held or self.far.memory.waiting
-        seconds = SOON if waits else LIMIT
+        seconds = SOON if self.waits else LIMIT
         found = store.match(self.caller, self.namespace_id, asked, MatchOptions(pin_id), seconds)
         slots = [run.extent_id << 32 | index for run in found.runs for index in run.indexes]
         contents = [self.world.arenas.read(slot) for slot in slots]
@@ -158,19 +223,23 @@ class HostMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         # An operator waits for no page store that is away.
         self.patch.setattr("kvstore.service.page_io.slow_tier.REMOVAL_PATIENCE", 0.0)
-        self.shared = SharedMedium()
-        self.hosts = [Host(number, self.shared, has_disk=bool(number)) for number in (0, 1)]
+        self.hosts = self.make_hosts()
         self.births: list[Birth] = []
         self.removals: list[Removal] = []
         self.time = 0
 
+    def make_hosts(self) -> list[Host]:
+        """Returns the hosts, the second of which has a disk."""
+        shared = SharedMedium()
+        return [Host(number, shared, has_disk=bool(number)) for number in (0, 1)]
+
     def teardown(self) -> None:
         """Ends both hosts."""
         for each in self.hosts:
-            each.far.come_back()
-            each.far.memory.let_go()
+            each.come_back()
+            each.let_go()
             each.keep()
-            Invariants(each.world.cache).check()
+            each.check()
             assert not each.world.cache.disk_reads
             each.stop()
         self.patch.undo()
@@ -261,29 +330,29 @@ class HostMachine(RuleBasedStateMachine):
     @rule(number=HOSTS)
     def hold(self, number: int) -> None:
         """Makes calls of a host to the shared page store wait."""
-        self.hosts[number].far.memory.held = True
+        self.hosts[number].hold()
 
     @rule(number=HOSTS)
     def let_go(self, number: int) -> None:
         """Carries out what waits."""
-        self.hosts[number].far.memory.let_go()
+        self.hosts[number].let_go()
 
-    @precondition(lambda self: any(each.far.memory.waiting for each in self.hosts))
+    @precondition(lambda self: any(each.waiting_count for each in self.hosts))
     @rule(data=st.data())
     def carry_out(self, data: st.DataObject) -> None:
         """Carries out any one call that waits."""
-        memory = next(each.far.memory for each in self.hosts if each.far.memory.waiting)
-        memory.carry_out(data.draw(st.integers(0, len(memory.waiting) - 1)))
+        host = next(each for each in self.hosts if each.waiting_count)
+        host.carry_out(data.draw(st.integers(0, host.waiting_count - 1)))
 
     @rule(number=HOSTS)
     def go_away(self, number: int) -> None:
         """Cuts a host off from the shared page store."""
-        self.hosts[number].far.memory.go_away()
+        self.hosts[number].go_away()
 
     @rule(number=HOSTS)
     def come_back(self, number: int) -> None:
         """Connects it again."""
-        self.hosts[number].far.come_back()
+        self.hosts[number].come_back()
 
     @rule(number=HOSTS, seconds=st.sampled_from([1.0, 61.0]))
     def forget(self, number: int, seconds: float) -> None:
@@ -296,13 +365,12 @@ class HostMachine(RuleBasedStateMachine):
         """Notes the revisions of removals that the shared page store has heard of."""
         for place, each in enumerate(self.removals):
             host = self.hosts[each.host]
-            if each.revision is None and host.digest not in host.memory.owed:
-                revision = self.shared.revision(host.digest)
-                self.removals[place] = each._replace(revision=revision)
+            if each.revision is None and not host.owes:
+                self.removals[place] = each._replace(revision=host.revision)
 
     @invariant()
     def invariants_hold(self) -> None:
         """Both cores are whole."""
         for each in self.hosts:
             each.grow()
-            Invariants(each.world.cache).check()
+            each.check()

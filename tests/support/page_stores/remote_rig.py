@@ -9,6 +9,7 @@ from time import monotonic
 from kvstore.remote.errors import EngineUnreachable
 from kvstore.remote.remote_settings import RemoteSettings
 from kvstore.remote.remote_store import RemoteStore
+from kvstore.service.clock import Clock
 from kvstore.storage.page_store import PageKey, StoreState
 from page_stores.numbered_pages import LIMIT, key
 from page_stores.rigs import Capability
@@ -60,6 +61,7 @@ class RemoteStoreRig:
         *,
         settings: RemoteSettings = SETTINGS,
         secret: bytes = SECRET,
+        clock: Clock = monotonic,
     ) -> None:
         """Rigs with the same ``values`` are hosts that share an engine."""
         self.lost: list[PageKey] = []
@@ -68,6 +70,7 @@ class RemoteStoreRig:
         self._folder = folder / "state"
         self._settings = settings
         self._secret = secret
+        self.now = clock
         self._numbers = count(1_000_000)
         self.open()
 
@@ -78,15 +81,11 @@ class RemoteStoreRig:
             self.engine,
             secret=self._secret,
             state_folder=self._folder,
-            clock=monotonic,
+            clock=self.now,
             settings=self._settings,
         )
         self.store.lost = self.lost.extend
         self.store.revised = self.heard.append
-
-    def now(self) -> float:
-        """Returns the time."""
-        return monotonic()
 
     def pass_time(self, seconds: float) -> None:
         """Waits."""
@@ -129,7 +128,7 @@ class RemoteStoreRig:
         end = monotonic() + LIMIT
         while self.store.state is StoreState.OPEN:
             assert monotonic() < end, "the store does not notice that the engine fails"
-            self.store.look([key(next(self._numbers))], monotonic() + LIMIT)
+            self.store.look([key(next(self._numbers))], self.now() + LIMIT)
 
     def come_back(self) -> None:
         """Makes the engine reachable, and waits for the probe."""

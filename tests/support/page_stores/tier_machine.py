@@ -27,7 +27,7 @@ from kvstore.storage.page_store import PageKey, PageStore, StoreFacts, StoreStat
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
 from page_stores.memory_page_store import Medium, MemoryPageStore
-from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, make_world
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, World, make_world
 
 SLOTS = 8
 LIMIT = 5.0
@@ -87,6 +87,7 @@ class TierMachine(RuleBasedStateMachine):
     # The kind of the page store.
 
     patience = LIMIT
+    clock: ManualClock | None = None
 
     def open_page_store(self) -> PageStore:
         """Returns a page store over the pages of the one before."""
@@ -113,6 +114,7 @@ class TierMachine(RuleBasedStateMachine):
             extent_slots=SLOTS,
             slow_tier=self.tier,
             admission=self.admission,
+            clock=self.clock,
         )
         self.caller = self.world.worker()
         self.namespace_id = self.world.open_namespace(self.caller)
@@ -259,7 +261,8 @@ class TierMachine(RuleBasedStateMachine):
     def invariants_hold(self) -> None:
         """The core is whole."""
         self.grow()
-        Invariants(self.world.cache).check()
+        with self.world.store._mutex:
+            Invariants(self.world.cache).check()
 
     def kept(self) -> list[PageKey]:
         """Returns the pages that the core believes to be in the page store."""
@@ -287,7 +290,8 @@ class TierMachine(RuleBasedStateMachine):
         cache = self.world.cache
         assert not cache.disk_reads
         assert all(each.counts[SlotState.MOVING] == 0 for each in cache.arenas.values())
-        Invariants(cache).check()
+        with self.world.store._mutex:
+            Invariants(cache).check()
         for path in sorted(self.may_be_found):
             self.match(path)
 

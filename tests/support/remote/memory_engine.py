@@ -8,7 +8,7 @@ from time import monotonic
 
 from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineFull, RemoteError
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 
 
 @dataclass
@@ -161,7 +161,7 @@ class MemoryEngine:
         """Returns unless a fault keeps the engine from it."""
         self._begin("ping", deadline)
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Has no setting that anybody could change."""
         self._begin("findings", deadline)
         return []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvstore.remote.engine import EngineCapabilities, ReadResult
 from kvstore.remote.errors import EngineRefused, RemoteError
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 
 CAPABILITIES = EngineCapabilities(
     exists_in_one_trip=True,
@@ -117,7 +117,7 @@ class StandInEngine:
         del deadline
         self._begin()
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Has no settings."""
         del deadline
         self._begin()

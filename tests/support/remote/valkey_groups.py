@@ -9,6 +9,7 @@ from pathlib import Path
 from kvstore.remote.valkey.address import ClusterAddress, EngineAddress, SentinelAddress
 from kvstore.remote.valkey.cluster.cluster_engine import ClusterEngine
 from kvstore.remote.valkey.cluster.cluster_slots import slot_of_name
+from kvstore.remote.valkey.commands import ACL_RULES
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.server_process import ServerProcess
 from remote.valkey_server import PASSWORD, ValkeyServer, answers, free_port, valkey_binary
@@ -88,6 +89,10 @@ class ValkeyCluster:
             replicas=replicas,
         )
 
+    def primaries(self) -> list[ValkeyServer]:
+        """Returns the nodes that have slots now."""
+        return [node for node in self.nodes if _role(node) == b"master"]
+
     def primary_of(self, name: bytes, witness: ValkeyServer | None = None) -> ValkeyServer:
         """Returns the node that has a name's slot now, as a node that runs sees it."""
         slot = slot_of_name(name)
@@ -107,6 +112,18 @@ class ValkeyCluster:
         running = [node for node in self.nodes if node.process.is_running]
         for node in running:
             wait_until(lambda node=node: self._is_whole(node), "a whole cluster")  # type: ignore[misc]
+
+    def restore(self) -> None:
+        """Starts the nodes that ended, waits for all, and undoes changes of users and settings."""
+        for node in self.nodes:
+            if not node.process.is_running:
+                node.start()
+            node.write_credential(PASSWORD)
+            node.admin("ACL", "SETUSER", "kvstore", "resetpass", f">{PASSWORD}", "-@all")
+            node.admin("ACL", "SETUSER", "kvstore", *ACL_RULES.split())
+            node.admin("CONFIG", "SET", "maxmemory-samples", "64")
+            node.admin("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        self.wait_until_whole()
 
     def kill(self) -> None:
         """Ends all nodes."""
@@ -228,9 +245,17 @@ class ValkeySentinel:
 
 
 class Sentinel:
-    """A Sentinel that watches a primary."""
+    """A Sentinel that watches a server, under a name."""
 
-    def __init__(self, folder: Path, primary: ValkeyServer, quorum: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        primary: ValkeyServer,
+        *,
+        quorum: int = 1,
+        name: str = MASTER,
+        down_after_ms: int = 1000,
+    ) -> None:
         folder.mkdir()
         self.port = free_port()
         self._socket = folder / "v.sock"
@@ -239,11 +264,11 @@ class Sentinel:
             f"port {self.port}",
             "bind 127.0.0.1",
             f"unixsocket {self._socket}",
-            f"sentinel monitor {MASTER} 127.0.0.1 {primary.port} {quorum}",
-            f"sentinel auth-user {MASTER} admin",
-            f"sentinel auth-pass {MASTER} {PASSWORD}",
-            f"sentinel down-after-milliseconds {MASTER} 1000",
-            f"sentinel failover-timeout {MASTER} 4000",
+            f"sentinel monitor {name} 127.0.0.1 {primary.port} {quorum}",
+            f"sentinel auth-user {name} admin",
+            f"sentinel auth-pass {name} {PASSWORD}",
+            f"sentinel down-after-milliseconds {name} {down_after_ms}",
+            f"sentinel failover-timeout {name} 4000",
             "sentinel sentinel-user admin",
             f"sentinel sentinel-pass {PASSWORD}",
             "user default off",

@@ -13,7 +13,7 @@ from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Match, MatchOptions, ReservationRequest
 from kvstore.core.values.requests import Sequence as Tokens
 from kvstore.service.page_io.slow_tier import SlowTier
-from kvstore.storage.page_store import PageKey, PageRead, ReadAnswer
+from kvstore.storage.page_store import PageKey, PageRead, PageStore, ReadAnswer
 from kvstore.storage.write_admission import FirstTouch
 from stores.store_world import PAGE_TOKENS, ManualClock, World, make_world, sequence_of
 
@@ -93,13 +93,25 @@ class FarPageStore(MemoryPageStore):
 class LayeredStore:
     """A store with a worker. Each path has a number, and each page its own bytes."""
 
-    def __init__(self, *, slots: int = 64, has_near: bool = True, **settings: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        slots: int = 64,
+        extent_slots: int | None = None,
+        has_near: bool = True,
+        shared: PageStore | None = None,
+        **settings: Any,  # noqa: ANN401  # those of a world
+    ) -> None:
+        """Makes a store; ``shared`` takes the place of ``far``."""
         self.near = MemoryPageStore(queue_bytes=1 << 20)
         self.far = FarPageStore()
-        tiers = {"remote_tier": SlowTier(self.far, number=int(has_near), admission=FirstTouch())}
+        far = self.far if shared is None else shared
+        tiers = {"remote_tier": SlowTier(far, number=int(has_near), admission=FirstTouch())}
         if has_near:
             tiers["slow_tier"] = SlowTier(self.near, admission=FirstTouch())
-        self.world: World = make_world(slots=slots, extent_slots=slots, **tiers, **settings)  # type: ignore[arg-type]
+        self.world: World = make_world(
+            slots=slots, extent_slots=extent_slots or slots, **tiers, **settings
+        )  # type: ignore[arg-type]
         self.store = self.world.store
         self.loader = self.store.tier3.loader
         self.caller = self.world.worker()

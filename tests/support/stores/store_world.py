@@ -2,9 +2,10 @@
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import TypeAlias
 
 from kvstore.core.cache import PrefixCache
@@ -36,6 +37,17 @@ class ManualClock:
     def __call__(self) -> float:
         """Returns the time that was set."""
         return self.now
+
+
+@dataclass
+class RunningClock(ManualClock):
+    """A clock that goes on by itself, and that a test can set forward."""
+
+    start: float = field(default_factory=monotonic)
+
+    def __call__(self) -> float:
+        """Returns the time that was set, and what has passed since the beginning."""
+        return self.now + monotonic() - self.start
 
 
 @dataclass
@@ -104,6 +116,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     slow_tier: SlowTier | None = None,
     remote_tier: SlowTier | None = None,
     admission: WriteAdmission | None = None,
+    clock: ManualClock | None = None,
     limits: Limits | None = None,
 ) -> World:
     """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
@@ -113,7 +126,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     and ``remote_tier`` are tier 3, and ``admission`` says what is written to the former. Its memory
     and its disk are the caller's to close.
     """
-    clock = ManualClock()
+    clock = clock or ManualClock()
     extent_ids = count(1)
     sources: tuple[MemorySource, MemorySource] = (HostMemory(memory_root), HostMemory(memory_root))
     if device is not None:

@@ -61,7 +61,7 @@ parts = st.recursive(
 
 @given(parts)
 def test_any_other_reply_is_refused(reply: object) -> None:
-    """Whatever a node sends, the result is a table of all slots, or one error."""
+    """The result is a table of all slots, or one error."""
     try:
         owners = parsed_slots(reply, ASKED)  # type: ignore[arg-type]  # as a node may send it
     except UnusableSlots:

@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from kvstore_ctl import store_tables
-from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, confirm, connected, show, show_json
+from kvstore_ctl.console import (
+    AsJson,
+    RuntimeDirOption,
+    Wide,
+    confirm,
+    connected,
+    show,
+    show_json,
+    warn_unsettled,
+)
 from kvstore_ctl.message_json import plain
 from kvstore_ctl.terminal_text import counted, removed
 from kvstore_ctl.typed_values import namespace_of, title_of
@@ -59,3 +68,4 @@ def delete(
     else:
         what = removed(answer.evicted_page_count, answer.detached_page_count)
         typer.echo(f"deleted {title}: {what}")
+    warn_unsettled(unsettled=answer.unsettled)

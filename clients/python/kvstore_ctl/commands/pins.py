@@ -16,6 +16,7 @@ from kvstore_ctl.console import (
     connected,
     show,
     show_json,
+    warn_unsettled,
 )
 from kvstore_ctl.message_json import plain
 from kvstore_ctl.terminal_text import counted, removed
@@ -224,6 +225,7 @@ def evict(
     else:
         what = removed(answer.evicted_page_count, answer.detached_page_count)
         typer.echo(f"{title_of(chosen)}: {what}")
+    warn_unsettled(unsettled=answer.unsettled)
 
 
 def _question(namespace: store_pb2.NamespaceInfo, packed_tokens: bytes) -> str:

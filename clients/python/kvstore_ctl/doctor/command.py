@@ -25,6 +25,7 @@ from kvstore_ctl.doctor.findings import (
     worst,
 )
 from kvstore_ctl.doctor.host_checks import HostFacts
+from kvstore_ctl.doctor.remote_checks import remote_checks
 from kvstore_ctl.store_options import remote_of
 from kvstore_ctl.terminal_text import counted
 
@@ -133,6 +134,7 @@ def _store(seen: Seen) -> Iterator[Finding]:
     yield store_checks.versions_check(seen.capabilities)
     for check in store_checks.SNAPSHOT_CHECKS:
         yield check(stats)
+    yield from remote_checks(stats)
     # Only admins see the budgets.
     tiers = {each.tier for each in stats.arenas} | {each.tier for each in stats.tier_budgets}
     yield store_checks.holder_check(

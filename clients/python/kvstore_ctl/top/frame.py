@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
+from kvstore_ctl.remote_tables import is_alarm, remote_line
 from kvstore_ctl.store_tables import SHORT_ID, holder_line
 from kvstore_ctl.terminal_text import counted, printable
 from kvstore_ctl.top.rates import Activity, Change, counted_here, overall, uptime_of
@@ -85,6 +86,15 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
     elif tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:
         lines.append(Text("tier 3  FAILED: kvstore-ctl doctor says what to do", style="bold red"))
     return lines
+
+
+def _remote(stats: store_pb2.GetStatsResponse) -> list[Text]:
+    """Returns the line of the remote tier, if there is one."""
+    if not stats.HasField("remote"):
+        return []
+    style = "bold red" if is_alarm(stats.remote) else ""
+    line = f"remote  {printable(remote_line(stats.remote))}"
+    return [Text(line, style=style, no_wrap=True, overflow="ellipsis")]
 
 
 def _holder(succession: store_pb2.SuccessionStats) -> list[Text]:
@@ -189,6 +199,7 @@ def rendered(
             f" evicted {now.per_second(now.evicted_pages):.1f}; "
         ).append(thrash),
         *tier_bars(stats),
+        *_remote(stats),
         *_holder(stats.succession),
         Text(f"        {LEGEND}", style="dim"),
         _namespaces(frame, width),

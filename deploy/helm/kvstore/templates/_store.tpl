@@ -20,6 +20,24 @@ holder = "/run/kvstore-holder/holder"
 holder_start = false
 journal_bytes = "{{ include "kvstore.journalMiB" . }}MiB"
 {{- end }}
+{{- with .Values.remote }}
+{{- if .url }}
+remote_url = {{ .url | toJson }}
+remote_key_file = "/etc/kvstore-remote/key"
+remote_state_dir = "/var/lib/kvstore-remote/state"
+{{- if .credential }}
+remote_credential_file = "/etc/kvstore-remote/credential"
+{{- end }}
+{{- if .authority }}
+remote_ca_file = "/etc/kvstore-remote/ca.pem"
+{{- end }}
+{{- if .write }}
+remote_write = {{ .write | toJson }}
+{{- end }}
+remote_insecure = {{ .insecure }}
+remote_trust_uids = {{ .trustUids }}
+{{- end }}
+{{- end }}
 {{- range $name, $value := .Values.store.settings }}
 {{ $name }} = {{ $value | toJson }}
 {{- end }}
@@ -147,6 +165,13 @@ volumeMounts:
   - name: slab
     mountPath: /var/lib/kvstore
   {{- end }}
+  {{- if .Values.remote.url }}
+  - name: remote
+    mountPath: /etc/kvstore-remote
+    readOnly: true
+  - name: remote-state
+    mountPath: /var/lib/kvstore-remote
+  {{- end }}
 {{- end -}}
 
 {{- define "kvstore.storeVolumes" -}}
@@ -176,6 +201,23 @@ volumeMounts:
   {{- else }}
   persistentVolumeClaim:
     claimName: {{ .Values.tier3.claim }}
+  {{- end }}
+{{- end }}
+{{- if .Values.remote.url }}
+- name: remote
+  secret:
+    secretName: {{ .Values.remote.secret }}
+    # Readable by the store's group, which is its user's alone, and by nobody else.
+    defaultMode: 0440
+# Removals that the engine has not confirmed. A folder of the node outlives the pod.
+- name: remote-state
+  {{- if eq .Values.mode "node" }}
+  hostPath:
+    path: {{ .Values.remote.nodePath }}
+    type: DirectoryOrCreate
+  {{- else }}
+  emptyDir:
+    sizeLimit: 64Mi
   {{- end }}
 {{- end }}
 {{- end -}}

@@ -15,7 +15,7 @@ from kvstore.remote.errors import (
     TryAgain,
     WrongNode,
 )
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 from kvstore.remote.valkey.address import ClusterAddress, EngineAddress
 from kvstore.remote.valkey.cluster.cluster_call import ClusterCall
 from kvstore.remote.valkey.cluster.cluster_map import ClusterMap
@@ -29,7 +29,7 @@ from kvstore.remote.valkey.commands import (
     send_set,
     write_control,
 )
-from kvstore.remote.valkey.connector import Connector, Resolver, read_clock, resolve_stream
+from kvstore.remote.valkey.connector import Resolver, ValkeyConnector, read_clock, resolve_stream
 from kvstore.remote.valkey.resp import RespConnection, encoded
 from kvstore.remote.valkey.valkey_engine import CAPABILITIES, CONNECT_SECONDS, CONNECTION_COUNT
 from kvstore.remote.valkey.valkey_findings import findings_of
@@ -64,7 +64,7 @@ class ClusterEngine:
         resolve: Resolver = resolve_stream,
         replicas: int = 0,
     ) -> None:
-        connector = Connector(
+        connector = ValkeyConnector(
             credential=credential, tls=tls, seconds=connect_seconds, resolve=resolve
         )
 
@@ -169,10 +169,10 @@ class ClusterEngine:
         self._cluster.require_known(deadline, insist=True)
         self._on_any(deadline, lambda node: node.probe(deadline - monotonic()))
 
-    def findings(self, deadline: float) -> list[Finding]:
+    def findings(self, deadline: float) -> list[EngineFinding]:
         """Reads the settings of all primaries that answer."""
 
-        def read(node: ClusterNode) -> list[Finding]:
+        def read(node: ClusterNode) -> list[EngineFinding]:
             place = f" at {node.address.host}:{node.address.port}"
             return _with(node, deadline, lambda connection: findings_of(connection, place))
 

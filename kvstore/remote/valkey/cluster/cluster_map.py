@@ -22,7 +22,7 @@ from kvstore.remote.valkey.cluster.cluster_slots import (
     moved_slot,
     parsed_slots,
 )
-from kvstore.remote.valkey.connector import Connector
+from kvstore.remote.valkey.connector import ValkeyConnector
 from kvstore.remote.valkey.resp import RespConnection, encoded
 
 # A cluster that moves slots says so by MOVED, so it is read seldom while all nodes answer.
@@ -31,7 +31,7 @@ UNREST_SECONDS: Final = 0.2
 
 
 class ClusterMap:
-    """Who has which slot. Thread-safe.
+    """A map of slots to nodes. Thread-safe.
 
     Its thread reads CLUSTER SLOTS: at first from the seeds, every ten seconds, and five times a
     second from an error of a node until all nodes answer. It also probes nodes that are away.
@@ -40,7 +40,7 @@ class ClusterMap:
     def __init__(
         self,
         seeds: Sequence[EngineAddress],
-        connector: Connector,
+        connector: ValkeyConnector,
         make_pool: Callable[[EngineAddress], ConnectionPool[RespConnection]],
     ) -> None:
         self._seeds = list(seeds)

@@ -27,6 +27,7 @@ def opaque(fingerprint: bytes, *, divides: bool) -> PageLayout:
         # The same bytes, cut elsewhere.
         namespace_digest("tenantm", replace(IDENTITY, model_digest=b"odel"), LAYOUT),
         namespace_digest("tenant", IDENTITY, replace(LAYOUT, tensor_parallel_size=2)),
+        namespace_digest("tenant", IDENTITY, LAYOUT, b"the tenant's key"),
         namespace_digest(
             "tenant", IDENTITY, PageLayout(4, 64, 1, PagedContent(1, 2, 1, "float32"))
         ),
@@ -39,6 +40,13 @@ def test_every_part_of_a_namespace_counts(other: bytes) -> None:
     """Tenant, model, adapter, salt and layout each make another namespace of it."""
     assert len(other) == DIGEST_BYTES
     assert other != BASE
+
+
+def test_a_tenant_without_a_key_has_the_digest_of_older_stores() -> None:
+    """Slabs of before tenants had keys stay good; two keys never meet."""
+    assert BASE.hex().startswith("ae756864a91c3664")
+    one, other = (namespace_digest("tenant", IDENTITY, LAYOUT, key) for key in (b"one", b"other"))
+    assert one != other
 
 
 def test_the_display_name_does_not_count() -> None:

@@ -195,10 +195,17 @@ def test_a_miss_is_an_empty_match() -> None:
 def test_a_match_has_tokens_and_runs(caller: pb.Caller, run_message: types_pb2.PageRun) -> None:
     """A match names its runs in order, and the tokens that only tier 3 has and had."""
     other = Run(8, 2, array("I", [0]), array("Q", [1]))
-    match = Match(8, (RUN, other), tier_3_token_count=16, tier_3_loaded_token_count=4)
+    match = Match(
+        8,
+        (RUN, other),
+        tier_3_token_count=16,
+        tier_3_loaded_token_count=4,
+        remote_loaded_token_count=3,
+    )
     answer = matched(match, caller).match
     assert (answer.matched_token_count, answer.tier_3_token_count) == (8, 16)
     assert answer.tier_3_loaded_token_count == 4
+    assert answer.remote_loaded_token_count == 3
     assert answer.runs[0] == run_message
     assert [(run.extent_id, run.tier) for run in answer.runs] == [(7, 1), (8, 2)]
 

@@ -187,6 +187,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
         tier_3=tier_3_message(TIER_3, whole=True),
         tier_bytes={1: 301, 2: 302},
         succession=succession_message(SUCCESSION, whole=True),
+        remote=store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_OPEN),
     )
 
 

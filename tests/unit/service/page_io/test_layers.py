@@ -6,7 +6,7 @@ from threading import Condition, Event, Thread
 import pytest
 
 from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECONDS
-from kvstore.core.values.requests import Match
+from kvstore.core.values.requests import Match, MatchOptions
 from kvstore.core.values.slots import SlotState
 from kvstore.service.page_io import load_call
 from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
@@ -183,6 +183,21 @@ def test_a_load_that_takes_too_long_begins_no_more_reads(store: LayeredStore) ->
     assert store.cached == RUN_PAGES
 
 
+def test_a_call_waits_only_for_its_own_part_of_a_load(store: LayeredStore) -> None:
+    """Another call's load of a longer prompt goes on for long after the pages that both want."""
+    store.spread(PAGES, 0)
+    store.far.held = True
+    store.match(PAGES, remaining=0.02)
+    found: list[Match] = []
+    thread = Thread(target=lambda: found.append(store.match(RUN_PAGES)), daemon=True)
+    thread.start()
+    store.far.carry_out(0)
+    thread.join(LIMIT)
+    assert [loaded(each)[0] for each in found] == [RUN_PAGES]
+    assert store.cached == RUN_PAGES
+    store.far.let_go()
+
+
 # The time of a call.
 
 
@@ -239,6 +254,25 @@ def test_a_call_waits_longer_for_the_disk(
     monkeypatch.setattr(load_call, "Condition", Waits)
     assert loaded(store.match(PAGES, remaining=4.0)) == (20, 20, 0)
     assert waited == [pytest.approx(3.2), pytest.approx(1.0)]
+    store.far.let_go()
+
+
+def test_an_engine_that_hangs_costs_no_page_of_the_disk(store: LayeredStore) -> None:
+    """Neither in its answer nor in its read; the call just waits for a quarter of its time."""
+    store.spread(PAGES, 20)
+    clock = store.world.clock
+
+    def time_out(deadline: float) -> None:
+        clock.now = deadline
+
+    store.far.before_look = time_out
+    store.far.hangs = True
+    assert loaded(store.match(PAGES, remaining=1.0)) == (20, 20, 0)
+    store.far.hangs, store.far.held = False, True
+    store.evict()
+    clock.now += PROBE_SECONDS
+    store.far.before_look = lambda _: None
+    assert loaded(store.match(PAGES, remaining=0.1)) == (20, 20, 0)
     store.far.let_go()
 
 
@@ -330,6 +364,23 @@ def test_waiting_for_the_shared_page_store_takes_no_place_of_the_disk(store: Lay
         far.give_back("uid-1")
         assert near.take("uid-1", is_alone=True)
     assert loaded(store.match(PAGES)) == (PAGES, PAGES - 20, PAGES - 20)
+
+
+def test_a_tenant_leaves_places_to_ask_to_others() -> None:
+    """With two of its calls asking, a third one does not; another tenant's call does."""
+    store = LayeredStore(slots=128, extent_slots=64)
+    store.spread(PAGES, 20)
+    other = store.world.worker(tenant="uid-2")
+    looking = store.loader._sources[1].looking
+    for _ in range(MOST_LOOKING // 2):
+        assert looking.take("uid-1", is_alone=False)
+    assert loaded(store.match(PAGES)) == (20, 20, 0)
+    assert store.far.looks == []
+    namespace_id = store.world.open_namespace(other)
+    options = MatchOptions(1)
+    store.store.match(other, namespace_id, store.sequence(PAGES), options, LIMIT)
+    assert len(store.far.looks) == 1
+    store.close()
 
 
 # Prefetch.

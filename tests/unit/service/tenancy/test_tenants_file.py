@@ -9,6 +9,7 @@ from kvstore.core.values.requests import Identity
 from kvstore.service.tenancy.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 DIGEST = sha256(b"kvs_token").hexdigest()
+KEY = "0123456789abcdefABCDEF" + "0" * 42
 WHOLE = f"""
 [default]
 leases = 8
@@ -30,6 +31,7 @@ admin = true
 
 [tenants.uid-1002]
 pins = 5
+remote_key = "{KEY}"
 """
 
 
@@ -82,6 +84,14 @@ def test_no_file_and_an_empty_one_name_nobody() -> None:
         assert file.quotas.of("uid-1") == Quotas()
 
 
+def test_a_file_has_the_keys_of_its_tenants() -> None:
+    """A tenant without one has none, and the file's text does not show the others'."""
+    known = parse_tenants(WHOLE.encode())
+    assert known.remote_keys == {"uid-1002": bytes.fromhex(KEY)}
+    assert KEY not in repr(known)
+    assert TenantsFile.empty().remote_keys == {}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -102,6 +112,7 @@ def test_no_file_and_an_empty_one_name_nobody() -> None:
         ('[tenants."a b"]', "tenants.a b: a tenant's name"),
         ('[tenants."a\\u001b"]', "a tenant's name"),
         ("[tenants.uid-x]", "a name like uid-1000"),
+        ('[tenants.a]\nremote_key = "00"', "tenants.a.remote_key: has to be 32 random bytes"),
         ("tenants = " + "[" * 10_000, "recursion"),
         ("[tenants.uid-5]\nuids = [6]", "tenants.uid-5.uids: this is the tenant of uid 5 alone"),
         ("[tenants.a]\nuids = [5]\n[tenants.uid-5]", "the uid 5 is of two tenants, a and uid-5"),
@@ -125,11 +136,12 @@ def test_a_file_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
         f'[tenants.a]\ntoken_sha256 = ["{DIGEST}"]\n[tenants.b]\ntoken_sha256 = ["{DIGEST}"]',
         '[tenants.a]\ntoken_sha256 = "kvs_recognisable"',
         '[tenants.a]\ntokens = ["kvs_recognisable"]',
+        '[tenants.a]\nremote_key = "kvs_recognisable_token"',
     ],
 )
 def test_a_refusal_repeats_no_token(text: str) -> None:
     """A token that stands where its digest should, or a digest, is not shown to anybody."""
-    with pytest.raises(WrongTenants, match=r"token") as caught:
+    with pytest.raises(WrongTenants, match=r"token|remote_key") as caught:
         parse_tenants(text.encode())
     assert "recognisable" not in str(caught.value)
     assert DIGEST not in str(caught.value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.prefetches import MOST_UNDER_WAY, Prefetches
 from naive.lookups import NaiveLookups
+from naive.runs import PAGE, PROMPT, engine
 from wire.told_answers import ToldAnswers
 
 THREADS = 2
@@ -34,7 +35,7 @@ class Sent:
 
     def prefetch(self, key: RequestKey, token_ids: Sequence[int]) -> int:
         """Notes the prompt."""
-        assert key is KEY
+        assert key == KEY
         self.tokens.append(tuple(token_ids))
         return LOADING
 
@@ -80,3 +81,17 @@ def test_a_burst_of_requests_is_prefetched_behind_the_first() -> None:
     for each in burst:
         world.lookups.find(each)
     assert sent.answers.under_way == 3
+
+
+def test_a_planner_prefetches_what_arrives_behind_others() -> None:
+    """Each prompt is sent in whole pages, and the planner ends with its prefetches."""
+    sent, world = Sent(), engine()
+    world.planner.prefetch_with(sent.prefetches)
+    prompts = [[number, *PROMPT] for number in range(THREADS + 2)]
+    for number, prompt in enumerate(prompts):
+        world.arrive(str(number), prompt)
+    assert sent.answers.under_way == 2
+    world.planner.close()
+    assert sent.answers.under_way == 0
+    whole = len(prompts[0]) // PAGE * PAGE
+    assert sent.tokens == [tuple(each[:whole]) for each in prompts[THREADS:]]

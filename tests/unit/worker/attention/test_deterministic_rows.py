@@ -1,11 +1,18 @@
 """The deterministic mode's digests and the cuBLAS settings that it needs."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
-from inference_worker.attention.deterministic import WORKSPACE, exact_digest, fix_workspace
+from inference_worker.attention import deterministic
+from inference_worker.attention.deterministic import (
+    WORKSPACE,
+    exact_digest,
+    fix_workspace,
+    processor,
+)
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -31,13 +38,40 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return Card(monkeypatch)
 
 
-def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU's digest has not changed, so pages from before the GPU digests are still found."""
+def test_a_cpu_s_digest_is_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processors of one instruction set have two digests, which are the same at each start."""
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    before = "4ff2369451e33593b8fe60178ab9b5245fdb594ef0e4a590b27bdef2927deee0"
+    monkeypatch.setattr(deterministic, "processor", lambda: "GenuineIntel 6 85 7")
+    before = "5cd01f6f0f0a99efec8a4dd8d5365ca40da5c43def302dac841a6eaf0ffcf1d8"
     assert exact_digest("ab" * 32, CPU) == before
+    monkeypatch.setattr(deterministic, "processor", lambda: "GenuineIntel 6 106 6")
+    assert exact_digest("ab" * 32, CPU) != before
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            (
+                "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
+                "model name\t: Xeon: any\nstepping\t: 7\n\nprocessor\t: 1\nmodel\t: 9\n"
+            ),
+            "GenuineIntel 6 85 7",
+        ),
+        (
+            "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nCPU revision\t: 1\n",
+            "0x41 0xd40 1",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_processor_is_named_by_its_numbers(tmp_path: Path, text: str, name: str) -> None:
+    """Those of the first one; a kernel that tells none leaves the kind that torch knows."""
+    facts = tmp_path / "cpuinfo"
+    facts.write_text(text)
+    assert processor(facts) == name
 
 
 def test_a_gpu_s_digest_is_of_its_model_and_cuda(
