@@ -30,7 +30,7 @@ from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
-from kvstore.core import Limits, PrefixCache
+from kvstore.core import Limits, PrefixCache, QuotaTable
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
