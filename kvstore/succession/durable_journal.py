@@ -132,7 +132,7 @@ class DurableJournal:
         :class:`~kvstore.ring.JournalUnusable`.
         """
         memory, segments = find_memories(memories)
-        holds = HoldTable.open(memory, None if ahead is None else ahead.hold_states)
+        holds = HoldTable.open(memory, () if ahead is None else ahead.hold_states)
         opened = cls(holds)
         found: list[RingRecord] = []
         callbacks = opened._still_live, found.append, opened._still_ended

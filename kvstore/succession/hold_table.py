@@ -1,9 +1,9 @@
 """The holds of leases as rows of 64 bytes, and their tombstones."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
-from itertools import compress
-from operator import not_
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import compress, filterfalse
+from operator import ne, not_
 from struct import Struct
 from typing import Final, NamedTuple, Self
 
@@ -82,29 +82,29 @@ class HoldTable:
         return made
 
     @classmethod
-    def open(cls, memory: memoryview, known: Mapping[int, int] | None = None) -> Self:
+    def open(cls, memory: memoryview, known: Sequence[int] = ()) -> Self:
         """Returns the table that an earlier process left in a memory. Writes nothing.
 
-        ``known`` are the states of rows that ``read_beside`` found whole: only others are compared
-        with their sums. Raises :class:`NeverCreated`, :class:`OtherVersion`, :class:`WrongMemory`
-        if it is another structure or size, and :class:`JournalDamaged` if a row is not whole.
+        ``known`` are the states of all rows as ``read_beside`` found them: only rows with others
+        are compared with their sums. Raises :class:`NeverCreated`, :class:`OtherVersion`,
+        :class:`WrongMemory` if it is another structure or size, and :class:`JournalDamaged` if a
+        row is not whole.
         """
         header = read_header(memory)
         expected = _header(memory, header.identity)
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
-        known = known or {}
+        # In steps over all rows that Python takes at once: most of them are tombstones.
         states = opened._states()
-        for row in compress(range(len(states)), states):
-            state = states[row]
-            if state != known.get(row) and not opened._is_whole(row, state):
+        rows = range(len(states))
+        for row in compress(rows, map(ne, states, known or bytes(len(states)))):
+            if states[row] and not opened._is_whole(row, states[row]):
                 raise JournalDamaged(f"the hold in row {row} is damaged")
-            if state & _LIVE:
-                opened._row_of[_hold(opened._body(row)).key] = row
-        opened._free.extend(compress(range(len(states)), map(not_, states)))
-        opened._free.extend(
-            row for row in compress(range(len(states)), states) if _ended(states[row])
-        )
+        for row in compress(rows, map(_LIVE.__and__, states)):
+            opened._row_of[_hold(opened._body(row)).key] = row
+        opened._free.extend(compress(rows, map(not_, states)))
+        live = set(opened._row_of.values())
+        opened._free.extend(filterfalse(live.__contains__, compress(rows, states)))
         return opened
 
     def put(self, row: HoldRow) -> bool:
@@ -206,10 +206,13 @@ class HoldTable:
 
 
 class HoldsBeside(NamedTuple):
-    """The holds of a table that another process writes, and the states of all rows by number."""
+    """The holds of a table that another process writes, and the states of all rows.
+
+    The state of a row that changed just then is zero.
+    """
 
     rows: list[HoldRow]
-    states: dict[int, int]
+    states: list[int]
 
 
 def read_beside(memory: memoryview) -> HoldsBeside:
@@ -220,9 +223,10 @@ def read_beside(memory: memoryview) -> HoldsBeside:
     header = read_header(memory)
     expected = _header(memory, header.identity)
     header.check(expected.kind, expected.sizes)
-    readable, found = memory.toreadonly(), HoldsBeside([], {})
-    words = memory.cast("Q")[_FIRST_WORD :: _ROW_BYTES >> 3].tolist()
-    for row, state in enumerate(words[: header.sizes[2]]):
+    readable = memory.toreadonly()
+    words = memory.cast("Q")[_FIRST_WORD :: _ROW_BYTES >> 3].tolist()[: header.sizes[2]]
+    found = HoldsBeside([], [0] * len(words))
+    for row, state in enumerate(words):
         if state:
             start = _start(row)
             # A copy, which the writer cannot change between its sum and its use.
@@ -233,11 +237,6 @@ def read_beside(memory: memoryview) -> HoldsBeside:
                 if state & _LIVE:
                     found.rows.append(_hold(body))
     return found
-
-
-def _ended(state: int) -> bool:
-    """Returns whether a state other than zero is that of a tombstone."""
-    return not state & _LIVE
 
 
 def _start(number: int) -> int:

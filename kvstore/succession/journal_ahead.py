@@ -1,6 +1,6 @@
 """The journal of a store that is still at work, read by the server that is to replace it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvstore.core.journal.packing import unpack
 from kvstore.core.journal.rows import HoldRow, Row, Table, decode_row
@@ -17,7 +17,7 @@ class JournalAhead:
     """A journal's records, as far as they were read beside their writer. Writes nothing.
 
     ``end`` is the place up to which ``contents`` read, and ``hold_states`` are the states of the
-    rows of holds that were whole then. Not thread-safe.
+    rows of holds then, zero for one that was not whole. Not thread-safe.
     """
 
     def __init__(self, memories: Mapping[str, memoryview]) -> None:
@@ -28,7 +28,7 @@ class JournalAhead:
         self._holds, segments = find_memories(memories)
         self._ring = RingFollower(segments)
         self.end = 0
-        self.hold_states: Mapping[int, int] = {}
+        self.hold_states: Sequence[int] = ()
 
     @property
     def records(self) -> Mapping[int, ReadRecord]:
