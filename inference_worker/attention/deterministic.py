@@ -212,9 +212,8 @@ def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
         *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
     )
     first = facts.read_text(encoding="utf-8").partition("\n\n")[0]
-    found = dict(
-        (part.strip() for part in line.split(":", 1)) for line in first.splitlines() if ":" in line
-    )
+    pairs = (line.partition(":") for line in first.splitlines())
+    found = {name.strip(): value.strip() for name, _, value in pairs}
     return " ".join(found[name] for name in wanted if name in found)
 
 

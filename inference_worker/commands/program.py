@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ from inference_worker.commands.options import (
 from inference_worker.commands.serve import serve
 from inference_worker.commands.warm import warm
 from inference_worker.demo.demo import run_demo, verdict
+from inference_worker.demo.hosts import EngineOptions, hosts_verdict, run_hosts_demo
 from inference_worker.demo.line_worker import LineWorker
 from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.engine.local_worker import ATTACH_SECONDS, local_worker
@@ -82,6 +84,24 @@ def demo(
     ] = False,
     threads: Threads = None,
     device: Device = CPU,
+    hosts: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=2,
+            help="2: two stores, which share nothing but an engine, with a worker each.",
+        ),
+    ] = 1,
+    remote_url: Annotated[
+        str | None,
+        typer.Option(
+            help="With --hosts 2: an engine that runs. Default: a Valkey of the demo's own, which "
+            "is killed at the end."
+        ),
+    ] = None,
+    remote_credential_file: Annotated[
+        Path | None, typer.Option(help="With --remote-url: its user and password.")
+    ] = None,
 ) -> None:
     """Runs a store and two workers, and compares them with stock transformers.
 
@@ -93,11 +113,23 @@ def demo(
     console = Console(stderr=json_report)
     if not console.is_terminal:
         console.width = TABLE_WIDTH
+    if hosts == 1 and (remote_url or remote_credential_file):
+        raise typer.BadParameter("needs --hosts 2", param_hint="--remote-url")
+    if hosts > 1 and (leak or device != CPU):
+        raise typer.BadParameter(
+            "two hosts have no leak and no device: leave --leak and --device out",
+            param_hint="--hosts",
+        )
     with told_failures(console):
-        report = run_demo(model, console, leak=leak, threads=threads, device=device)
+        if hosts > 1:
+            engine = EngineOptions(remote_url, remote_credential_file)
+            report = run_hosts_demo(model, console, engine, threads=threads)
+            wrong = hosts_verdict(report)
+        else:
+            report = run_demo(model, console, leak=leak, threads=threads, device=device)
+            wrong = verdict(report, leak=leak)
     if json_report:
         sys.stdout.write(json.dumps(report) + "\n")
-    wrong = verdict(report, leak=leak)
     for line in wrong:
         console.print(line, style="red", markup=False)
     raise typer.Exit(1 if wrong else 0)

@@ -18,7 +18,8 @@ from typing import IO, Any, Final
 from rich.console import Console
 
 import kvstore_client
-from inference_worker.demo.comparison import ACCEPTED_SHARE, ComputedPrompts, compare
+from inference_worker.demo.asking import OUTPUT_TOKENS, ask_all_ways
+from inference_worker.demo.comparison import ACCEPTED_SHARE, ComputedPrompts
 from inference_worker.demo.line_process import LineProcess, reference_process, worker_process
 from inference_worker.demo.script import AGAIN, WORKERS, DemoScript, DemoTurn
 from inference_worker.demo.table import DemoTable, summary
@@ -31,7 +32,6 @@ from inference_worker.model.tokenizer import load_tokenizer
 from kvstore_client.testing import running_store
 from kvstore_ctl.message_json import plain
 
-OUTPUT_TOKENS: Final = 16
 # The document, the longest chat, and what they are answered with.
 LONGEST: Final = 4_096
 # Twice what the demo's pages take with the larger model.
@@ -51,7 +51,6 @@ class Demo:
     rows: list[dict[str, Any]] = field(default_factory=list)
     published: dict[tuple[int, int], str] = field(default_factory=dict)
     computed: ComputedPrompts = field(default_factory=ComputedPrompts)
-    near_ties: int = 0
 
     def warm_up(self, prompt_ids: list[int]) -> None:
         """Lets each process answer one prompt in each way; these are not in the report."""
@@ -63,11 +62,8 @@ class Demo:
 
     def ask(self, turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
         """Runs one request in all three ways, adds its row, and returns its output ids."""
-        worker = self.workers[turn.worker]
-        request = {"op": "generate", "prompt_ids": prompt_ids, "max_tokens": OUTPUT_TOKENS}
-        answer = worker.ask(**request)
-        if answer["store_failure"] is not None:
-            raise WorkerError(f"worker {turn.worker} did without: {answer['store_failure']}")
+        asked = ask_all_ways(self.workers[turn.worker], self.reference, turn.kind, prompt_ids)
+        answer = asked.answer
         # In prefix order, each publisher once.
         reused = [*answer["matched_pages"], answer["source_page"]]
         names = [self.published[tuple(page)] for page in reused if page is not None]
@@ -75,30 +71,10 @@ class Demo:
         shared = self.computed.reused(prompt_ids)
         computed = prompt_ids + answer["output_ids"][:-1]
         self.computed.add(computed, len(prompt_ids), len(computed))
-        without = worker.ask(**request, use_store=False)
-        stock = compare(self.reference.ask, prompt_ids, answer["output_ids"])
-        alone = stock
-        if without["output_ids"] != answer["output_ids"]:
-            alone = compare(self.reference.ask, prompt_ids, without["output_ids"])
-            self.near_ties += len(alone.near_ties)
-        self.near_ties += len(stock.near_ties)
         row = {
-            "worker": turn.worker,
-            "kind": turn.kind,
-            "prompt_ids": list(prompt_ids),
-            "prompt_tokens": len(prompt_ids),
+            **asked.row,
             "shared_tokens": shared,
-            "matched_tokens": answer["matched_tokens"],
-            "copied_tokens": answer["copied_tokens"],
             "published_by": "+".join(dict.fromkeys(names)) or None,
-            "prefilled_tokens": answer["prefilled_tokens"],
-            "output_ids": answer["output_ids"],
-            "reference_ids": stock.reference_ids,
-            "near_ties": stock.near_ties,
-            "ttft_ms": answer["ttft_ms"],
-            "ttft_ms_without": without["ttft_ms"],
-            "ttft_ms_stock": stock.stock_ttft_ms,
-            "identical": stock.identical and alone.identical,
         }
         self.rows.append(row)
         self.table.add(turn.kind, row)
@@ -225,7 +201,7 @@ def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
         "stats_after_kill": stats_after_kill,
         "slots_leaked": sum(arena[key] for arena in stats_after_kill["arenas"] for key in kept),
         "pins_leaked": stats_after_kill["pin_count"],
-        "near_tie_tokens": demo.near_ties,
+        "near_tie_tokens": sum(row["near_tie_tokens"] for row in demo.rows),
         "output_tokens": sum(len(row["output_ids"]) for row in demo.rows),
     }
 

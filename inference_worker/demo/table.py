@@ -1,7 +1,7 @@
 """The demo's table, which grows as requests are answered."""
 
 from statistics import median
-from typing import Any, Self
+from typing import Any, Final, NamedTuple, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -23,15 +23,31 @@ COLUMNS = (
     ("sooner", "right"),
     ("same", "left"),
 )
-CAPTION = (
+TOKENS_CAPTION: Final = (
     "Tokens: hit = matched and used in place, copy = reused from a page that goes on otherwise, "
     "by = whose pages, run = prefilled. "
     "Milliseconds to the first token: with the store, the same worker alone, "
     "stock transformers; sooner = the second by the first, where anything was reused. "
     "same = the tokens of stock transformers. "
-    "takeover = B was killed in it, and A answers it from what B had published."
 )
 
+
+class TableText(NamedTuple):
+    """The text above and below a table."""
+
+    title: str
+    caption: str
+
+
+WORKERS: Final = TableText(
+    "Two workers, one store",
+    TOKENS_CAPTION + "takeover = B was killed in it, and A answers it from what B had published.",
+)
+HOSTS: Final = TableText(
+    "Two hosts, one engine",
+    TOKENS_CAPTION + "by = engine: pages of the other host, from the engine; own: of this host. "
+    "engine gone = after the engine was killed.",
+)
 
 # Of a request that reuses less, the time is that of computing.
 HITS = "reused more of their prompt than they computed"
@@ -40,10 +56,10 @@ HITS = "reused more of their prompt than they computed"
 class DemoTable:
     """A live table on ``console``; a context manager, one thread."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, text: TableText = WORKERS) -> None:
         """Starts empty."""
         self._table = Table(
-            title="Two workers, one store", caption=CAPTION, box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+            title=text.title, caption=text.caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
         for name, justify in COLUMNS:
             self._table.add_column(name, justify="right" if justify == "right" else "left")

@@ -24,7 +24,3 @@ class EngineFinding(NamedTuple):
     value: str
     reason: str
     remedy: str
-
-
-# The name by which services import it.
-Finding = EngineFinding

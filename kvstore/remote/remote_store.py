@@ -6,9 +6,9 @@
     removals, reviser ── controls ───────┴── engine calls ── engine
                                               breaker, probe
 
-The engine is slow, forgets, and is often away. Whoever asks waits until its deadline at most, and
-gets nothing while the breaker is open. What was removed is not found again by any host, whatever
-the engine brings back: ``history`` has the revisions by which hosts see it.
+The engine may be slow, lose values, or be away. A call waits until its deadline at most, and fails
+at once while the breaker is open. No host finds removed pages again, also if the engine restores
+them: ``history`` has the revisions by which hosts notice.
 """
 
 import time
@@ -24,8 +24,9 @@ from kvstore.remote.engine import RemoteEngine
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.expiry import EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
+from kvstore.remote.history.corruption_limit import CorruptionLimit
 from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.history.removals import RemoteRemovals
 from kvstore.remote.history.reviser import Reviser
 from kvstore.remote.history.shard_revisions import ShardRevisions
@@ -138,7 +139,7 @@ class RemoteStore:
         settings, clock = self._settings, self._clock
         codec = RevisionCodec(secret)
         journal = RemovalJournal(state_folder, ttl_seconds=settings.ttl_seconds)
-        self._namespaces = NamespaceRecords(journal)
+        self._namespaces = RemoteNamespaces(journal)
         self._controls = Controls(self._calls, self._names, codec, ttl_seconds=settings.ttl_seconds)
         self._gate = ShardRevisions(self._namespaces, self._controls, codec, writes=settings.writes)
         self._removals = RemoteRemovals(
@@ -153,7 +154,7 @@ class RemoteStore:
             long_seconds=settings.write_seconds,
         )
         self._reviser = Reviser(
-            self._namespaces, self._controls, journal, clock, seconds=settings.write_seconds
+            self._namespaces, self._controls, clock, seconds=settings.write_seconds
         )
 
     def _make_transfers(self, secret: bytes) -> None:
@@ -212,6 +213,7 @@ class RemoteStore:
 
     def _start(self) -> None:
         self._failures = 0
+        self._corruption = CorruptionLimit(self._clock)
         # The attribute changes: the store's user sets it after this.
         self._reviser.revised = lambda namespace: self.revised(namespace)  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
@@ -362,6 +364,29 @@ class RemoteStore:
         for each in namespaces:
             self.remove_namespace(each, answers.take)
 
+    def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Deletes pages by name, and removes their namespaces once in ten minutes at most.
+
+        A host on which many pages changed writes no more.
+        """
+        self._writer.faults.add()
+        namespaces = {each.namespace for each in keys}
+        answers = _Answers(done, len(namespaces), self._call)
+        for namespace in namespaces:
+            if self._corruption.take(namespace):
+                self.remove_namespace(namespace, answers.take)
+            else:
+                spoilt = [each for each in keys if each.namespace == namespace]
+                self._delete(namespace, self._lineage.descendants(spoilt), answers.take)
+
+    def _delete(self, namespace: bytes, keys: Sequence[PageKey], done: Done) -> None:
+        """Deletes pages by the names that they have under the known revisions."""
+        self._lineage.note_absent(keys, self._clock())
+        with self._namespaces.record(namespace) as record:
+            live = {shard: record.known[shard] for shard in record.live}
+        keys = [each for each in keys if self._page_names.shard(each) in live]
+        self._upkeep.unlink(self._page_names.names(keys, live), done)
+
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
         """Removes every page of a namespace, as ``remove`` does."""
         with self._closing, self._namespaces.record(namespace) as record:
@@ -465,26 +490,29 @@ class RemoteStore:
             epoch, is_hidden = record.epoch, record.is_hidden
         if is_hidden or self.state is not StoreState.OPEN:
             return absent
-        end = self._clock() + self._settings.timeout_seconds
+        asked = self._clock()
+        end = asked + self._settings.timeout_seconds
         try:
             found = self._looks.found(record, epoch, keys, end)
         except RemoteError as error:
             log.debug("remote_look_failed", why=f"{type(error).__name__}: {error}")
             return absent
         pairs = list(zip(keys, found, strict=True))
-        self._lineage.note_absent(key for key, is_there in pairs if not is_there)
-        self._note_found(record, [key for key, is_there in pairs if is_there])
+        self._lineage.note_absent((key for key, is_there in pairs if not is_there), asked)
+        self._note_found(record, epoch, [key for key, is_there in pairs if is_there])
         return found
 
-    def _note_found(self, record: NamespaceRecord, keys: Sequence[PageKey]) -> None:
+    def _note_found(self, record: NamespaceRecord, epoch: int, keys: Sequence[PageKey]) -> None:
         """Remembers consecutive pages of a path that the engine has, and keeps them longer."""
         self._lineage.follow(keys)
         with self._namespaces.mutex:
+            if not self._namespaces.is_current(record, epoch):
+                return
             live = {shard: record.known[shard].identity for shard in record.live}
         for key in keys:
             revision = live.get(self._page_names.shard(key))
             if revision is not None:
-                self._lineage.note_stored([key], revision)
+                self._lineage.note_stored([key], revision, self._clock())
         self._refreshes.use(record, keys)
 
     def _presence(self, key: PageKey, is_stored: bool) -> Presence:  # noqa: FBT001  # of a pair
@@ -500,8 +528,8 @@ class RemoteStore:
 
     def _read(self, found: FoundPages) -> None:
         """Notes what a read found, before its caller hears of it."""
-        self._note_found(found.job.record, found.found)
-        self._lineage.note_absent([*found.absent, *found.rejected])
+        self._note_found(found.job.record, found.job.epoch, found.found)
+        self._lineage.note_absent([*found.absent, *found.rejected], found.job.begun)
         for name in found.spoiled_names:
             self._upkeep.delete(name)
         if found.rejected:
@@ -524,6 +552,8 @@ class RemoteStore:
     def _tick(self) -> None:
         """Works each second."""
         self._writer.drop_old()
+        for namespace in self._corruption.due():
+            self.remove_namespace(namespace, lambda _: None)
         failures = self._breaker.failure_count
         # A connection that broke may lead to an engine that forgot a removal.
         if failures != self._failures and not self._breaker.is_open:

@@ -272,6 +272,14 @@ class SharedPageStore(PageStore, Protocol):
     remember over a restart that this host knows of the removal. It does not if the call raises.
     """
 
+    def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Removes pages that changed in this host's memory, and what is known to come after them.
+
+        Calls ``done`` once, as ``remove`` does. One host with bad memory must not empty the page
+        store of all: what is not known to come after them may stay for minutes.
+        """
+        ...
+
 
 def size_of(content: Content) -> int:
     """Returns a page's size in bytes."""

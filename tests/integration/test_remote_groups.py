@@ -201,12 +201,14 @@ def test_slots_that_move_are_followed(cluster: ValkeyCluster, engine: ClusterEng
     assert not any(put(engine, names))
     old = cluster.primary_of(names[0])
     new = next(node for node in cluster.primaries() if node is not old)
-    _move(cluster, names, old, new)
+    _begin_move(names[0], old, new)
+    _move(names[:4], old, new)
     # Half of the names moved: those are asked for elsewhere, which only the nodes can tell.
     found = engine.exists_many(names, soon())
     assert found[4:] == [True] * 4
     refused = [each for each in put(engine, names) if each is not None]
     assert {type(each) for each in refused} == {TryAgain}
+    _move(names[4:], old, new)
     _finish(cluster, names[0], new)
     wait_until(lambda: not any(put(engine, names)), "writes to the new node")
     assert engine.exists_many(names, soon()) == [True] * 8
@@ -215,20 +217,19 @@ def test_slots_that_move_are_followed(cluster: ValkeyCluster, engine: ClusterEng
     assert not any(engine.exists_many(names, soon()))
 
 
-def _move(
-    cluster: ValkeyCluster,
-    names: Sequence[bytes],
-    old: ValkeyServer,
-    new: ValkeyServer,
-) -> None:
-    """Begins to move a slot, and moves half of its names."""
-    slot = old.admin("CLUSTER", "KEYSLOT", names[0])
+def _begin_move(name: bytes, old: ValkeyServer, new: ValkeyServer) -> None:
+    """Begins to move the slot of a name."""
+    slot = old.admin("CLUSTER", "KEYSLOT", name)
     assert isinstance(slot, int)
-    new.admin("CLUSTER", "SETSLOT", slot, "IMPORTING", old.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]
-    old.admin("CLUSTER", "SETSLOT", slot, "MIGRATING", new.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]
+    new.admin("CLUSTER", "SETSLOT", slot, "IMPORTING", old.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]  # bytes
+    old.admin("CLUSTER", "SETSLOT", slot, "MIGRATING", new.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]  # bytes
+
+
+def _move(names: Sequence[bytes], old: ValkeyServer, new: ValkeyServer) -> None:
+    """Moves values."""
     old.admin(
         *("MIGRATE", "127.0.0.1", new.port, "", 0, 10_000, "AUTH2", "admin"),
-        *(cluster.password, "KEYS", *names[:4]),
+        *(ValkeyCluster.password, "KEYS", *names),
     )
 
 

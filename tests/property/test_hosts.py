@@ -1,6 +1,7 @@
 """Two hosts over one page store: what one removed is never matched again."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -44,9 +45,9 @@ def _disk_not_told(patch: pytest.MonkeyPatch) -> None:
     """A host that hears of a removal leaves the pages on its disk."""
     remove = SlowTier.remove
 
-    def spare(tier: SlowTier, keys: object, namespaces: object) -> None:
+    def spare(tier: SlowTier, *owed: Any) -> None:  # noqa: ANN401
         if tier.is_shared:
-            remove(tier, keys, namespaces)  # type: ignore[arg-type]
+            remove(tier, *owed)
 
     patch.setattr(SlowTier, "remove", spare)
 

@@ -208,6 +208,20 @@ def test_the_table_of_placements_is_the_result() -> None:
         assert f"| {few['segments']} | {' | '.join(cells)} |" in page
 
 
+def test_the_table_of_write_policies_is_the_result() -> None:
+    """Each row of docs/remote-engines.md's table of pages to write is a replay in the tree."""
+    path = ROOT / "benchmarks" / "results" / "replay-hosts-cpu-2cores.json"
+    page = (ROOT / "docs" / "remote-engines.md").read_text(encoding="utf-8")
+    replays = json.loads(path.read_text(encoding="utf-8"))["replays"]
+    for each in replays:
+        names = ("hit_rate", "hit_rate_local", "hit_rate_remote")
+        rates = [f"{each[name]:.4f}".removeprefix("0") if each[name] else "0" for name in names]
+        ratio = f"{each['writes_per_read']:.1f}" if each["remote_reads"] else "-"
+        cells = [each["route"], f"`{each['remote_write']}`", *rates, f"{each['remote_writes']:,}"]
+        assert f"| {' | '.join([*cells, ratio])} |" in page
+    assert len({(each["route"], each["remote_write"]) for each in replays}) == 6
+
+
 def test_what_survived_the_kills_is_the_result() -> None:
     """The decision and the benchmark's page have the page counts of the result."""
     path = ROOT / "benchmarks" / "results" / "recovery-cpu-2cores.json"

@@ -67,7 +67,7 @@ def test_a_target_has_all_tools(clone: Path, target: str) -> None:
         ((), (), ["server,worker,demo"]),
         (("ARGS=--json",), (), ["server,worker,demo"]),
         (("ARGS=--model gemma",), (), ["server,worker,demo"]),
-        ((TINY,), (), ["server,worker"]),
+        ((TINY,), (), ["server,worker,valkey"]),
         ((TINY,), (".installed-tiny",), []),
         ((), (".installed-tiny",), ["server,worker,demo"]),
         ((TINY,), (".installed-demo",), []),

@@ -42,7 +42,7 @@ class Replayed(NamedTuple):
     operations: int
     counters: Counters
     by_tier: dict[int, int]
-    slab_write_count: int = 0
+    store_write_count: int = 0
 
 
 class Replay:
@@ -66,7 +66,7 @@ class Replay:
             policy,
             index=index,
             tier_policy=beyond.policy if beyond.lower else None,
-            page_stores=int(beyond.third > 0),
+            page_stores=beyond.page_stores,
         )
         self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
         self._page_tokens = page_tokens
@@ -79,10 +79,9 @@ class Replay:
         for arena_id, slots in zip(cache.arenas, (capacity, beyond.lower), strict=False):
             cache.add_extent(arena_id, arena_id, slots)
         cache.acknowledge(1, cache.extents_owed(1))
-        self._tiers = ReplayTiers(cache, caller, NAMESPACE_ID)
-        if beyond.third:
-            self._tiers.add_slab(beyond.third)
+        self._tiers = ReplayTiers(cache, caller, NAMESPACE_ID, beyond)
         self._by_tier: Counter[int] = Counter()
+        self._hit = self._operations = 0
 
     @property
     def policy(self) -> EvictionPolicy:
@@ -91,14 +90,22 @@ class Replay:
 
     def run(self, requests: list[Request], oracle: Oracle | None = None) -> Replayed:
         """Replays all requests, one after the other."""
-        hit = operations = 0
         for number, request in enumerate(requests):
-            blocks, calls = self._ask(number, request, oracle)
-            hit += request.tokens_of(blocks)
-            operations += calls
-            self._tiers.settle()
-        written = self._tiers.slab.write_count if self._tiers.slab else 0
-        return Replayed(hit, operations, self._cache.counters, self._by_tier, written)
+            self.serve(number, request, oracle)
+        return self.replayed()
+
+    def serve(self, number: int, request: Request, oracle: Oracle | None = None) -> None:
+        """Replays one request, and then the store's work beside it."""
+        blocks, calls = self._ask(number, request, oracle)
+        self._hit += request.tokens_of(blocks)
+        self._operations += calls
+        self._tiers.settle()
+
+    def replayed(self) -> Replayed:
+        """Returns the results so far."""
+        store = self._tiers.store
+        written = store.write_count if store else 0
+        return Replayed(self._hit, self._operations, self._cache.counters, self._by_tier, written)
 
     def _ask(self, number: int, request: Request, oracle: Oracle | None) -> tuple[int, int]:
         """Matches, inserts the rest and releases. Returns the blocks that hit, and the calls."""

@@ -1,6 +1,7 @@
 """Tier 3 with the slab's admission and order, but without a file."""
 
 from collections import Counter
+from collections.abc import Container
 from itertools import islice
 
 from kvstore.core.tiers.disk_reads import Located
@@ -12,7 +13,7 @@ from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.segment import Segment, SlotPhase
 from kvstore.storage.slab.slot_pool import SlotPool
 from kvstore.storage.slab.superblock import SegmentHeader
-from kvstore.storage.write_admission import SecondTouch
+from kvstore.storage.write_admission import SecondTouch, WriteAdmission
 
 PAGE_BYTES = ALIGNMENT
 # Remembered first uses, as a multiple of all pages of the tiers.
@@ -29,7 +30,7 @@ class ReplaySlab:
     def __init__(self, capacity: int, remembered: int) -> None:
         size = ALIGNMENT + rounded(capacity * HEADER_BYTES) + capacity * PAGE_BYTES
         self.write_count = 0
-        self.lost_count = 0
+        self._lost = False
         self._pool = SlotPool(size, 1)
         header = SegmentHeader(b"", 0, 1, PAGE_BYTES)
         self._segment = Segment(header, self._pool.layout(PAGE_BYTES))
@@ -51,30 +52,21 @@ class ReplaySlab:
             count += 1
         return count
 
-    def read(self, digests: list[bytes]) -> None:
-        """Records that pages were read."""
-        for each in digests:
-            self._segment.touched[self._slots[each]] = 1
+    def read(self, located: Located, count: int) -> None:
+        """Records that the first ``count`` pages were read."""
+        for digest in islice(located.page_digests(), count):
+            self._segment.touched[self._slots[digest]] = 1
+
+    def forgets(self) -> bool:
+        """Returns True if pages were evicted since the last call."""
+        lost, self._lost = self._lost, False
+        return lost
 
     def keep(self, keep: DiskWrite) -> int:
         """Writes a path's worthy pages. Returns the end of the pages that are all stored."""
-        wanted: list[tuple[bytes, bytes]] = []
-        follows = True
-        for page in keep.pages:
-            digest = keep.digests.through(page.end)
-            there = digest in self._slots
-            worth = there or self._admission.touch(digest)
-            if worth and not (there or follows):
-                # Nobody finds it without its parent, so its next use is its second again.
-                self._admission.touch(digest)
-            follows = follows and worth
-            if follows and not there:
-                wanted.append((digest, keep.digests.through(page.end - 1)))
+        wanted = wanted_pages(keep, self._slots, self._admission)
         self._write(wanted)
-        end = keep.start
-        while end < keep.held_end and keep.digests.through(end + 1) in self._slots:
-            end += 1
-        return end
+        return stored_end(keep, self._slots)
 
     def _write(self, pages: list[tuple[bytes, bytes]]) -> None:
         """Writes pages, each with the digest of the one before, as far as there is room."""
@@ -109,7 +101,7 @@ class ReplaySlab:
         del self._slots[digest]
         self._segment.move(slot, SlotPhase.FREE)
         self._count(parent, -1)
-        self.lost_count += 1
+        self._lost = True
 
     def _count(self, parent: bytes, change: int) -> None:
         """Counts an added or removed page at its parent, or among those that wait for it."""
@@ -119,3 +111,30 @@ class ReplaySlab:
         self._waiting[parent] += change
         if not self._waiting[parent]:
             del self._waiting[parent]
+
+
+def wanted_pages(
+    keep: DiskWrite, stored: Container[bytes], admission: WriteAdmission
+) -> list[tuple[bytes, bytes]]:
+    """Returns the pages of a path to write now, each with the digest of its parent."""
+    wanted: list[tuple[bytes, bytes]] = []
+    follows = True
+    for page in keep.pages:
+        digest = keep.digests.through(page.end)
+        there = digest in stored
+        worth = there or admission.touch(digest)
+        if worth and not (there or follows):
+            # Nobody finds it without its parent, so its next use is its second again.
+            admission.touch(digest)
+        follows = follows and worth
+        if follows and not there:
+            wanted.append((digest, keep.digests.through(page.end - 1)))
+    return wanted
+
+
+def stored_end(keep: DiskWrite, stored: Container[bytes]) -> int:
+    """Returns the end of a path's pages that are all stored."""
+    end = keep.start
+    while end < keep.held_end and keep.digests.through(end + 1) in stored:
+        end += 1
+    return end

@@ -82,6 +82,7 @@ class RemovedPrefix(NamedTuple):
 
     Without ``page_digest`` it is every page of the namespace. ``number`` counts removals, and is
     zero for one that the journal need not have. Page store ``known_to`` removed the pages before.
+    ``is_corrupt`` says that the page changed in memory, and that nobody asked for the removal.
     """
 
     namespace_id: bytes
@@ -89,6 +90,7 @@ class RemovedPrefix(NamedTuple):
     page_digest: bytes | None
     number: int = 0
     known_to: int | None = None
+    is_corrupt: bool = False
 
 
 class DiskState:
@@ -175,7 +177,9 @@ class DiskState:
             if known is None or known.kept_in(number, losses) < pages:
                 touches.append(Touch(node, start, node.start + pages), namespace_of(node).tenant)
 
-    def remove_prefix(self, namespace: "Namespace", tokens: bytes) -> None:
+    def remove_prefix(
+        self, namespace: "Namespace", tokens: bytes, *, is_corrupt: bool = False
+    ) -> None:
         """Records that no page may return that holds a prefix's last token.
 
         The disk cannot search by partial page, so it drops the page above as well.
@@ -186,9 +190,11 @@ class DiskState:
             digest = each
         if whole < len(tokens):
             namespace.lose()
-        self.remove(namespace, digest)
+        self.remove(namespace, digest, is_corrupt=is_corrupt)
 
-    def remove(self, namespace: "Namespace", page_digest: bytes | None) -> None:
+    def remove(
+        self, namespace: "Namespace", page_digest: bytes | None, *, is_corrupt: bool = False
+    ) -> None:
         """Records that a page may not return, nor any page after it. None stands for all pages.
 
         No read under way in the namespace publishes after this, and none begins from a page store
@@ -205,7 +211,7 @@ class DiskState:
             row = RemovalRow(self.last_number, *removed[:3])
             self._journal.put(Table.REMOVALS, self.last_number, row)
         namespace.removals += 1
-        self.owe(removed)
+        self.owe(removed._replace(is_corrupt=is_corrupt))
 
     def revise(self, namespace_digest: bytes, number: int) -> None:
         """Records that another host removed pages of a namespace from page store ``number``.

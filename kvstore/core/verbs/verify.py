@@ -161,7 +161,7 @@ class Verifying:
         if is_group_page(at.node.edge):
             at = end_of_path(at.node)
             namespace.lose()
-        self._state.disk.remove(namespace, hash_at(at))
+        self._state.disk.remove(namespace, hash_at(at), is_corrupt=True)
 
     def _forget(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
         """Drops what was computed on a corrupt page that left the index, as far as it is known.
@@ -178,7 +178,8 @@ class Verifying:
             _forget_next_tokens(lease, pin, page)
         if self._state.disk is not None and hold is not None and hold.held_end >= end:
             namespace.lose()
-            self._state.disk.remove_prefix(namespace, hold.tokens()[: end * width])
+            tokens = hold.tokens()[: end * width]
+            self._state.disk.remove_prefix(namespace, tokens, is_corrupt=True)
 
     def _remove_path_after(self, pin: Pin, end: int) -> None:
         """Removes the pages that continue the first ``end`` pages of a pinned path."""

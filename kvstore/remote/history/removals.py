@@ -1,7 +1,7 @@
 """Removals for all hosts: later revisions of a namespace's shards, until the engine has them."""
 
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from threading import Thread
 from typing import Final
 
@@ -11,7 +11,7 @@ from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.due_queue import DueQueue
 from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.names import SHARD_COUNT
 from kvstore.remote.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
 from kvstore.service.clock import Clock
@@ -38,7 +38,7 @@ class RemoteRemovals:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         codec: RevisionCodec,
         journal: RemovalJournal,
@@ -108,12 +108,11 @@ class RemoteRemovals:
         for each in self._threads:
             each.join(CLOSE_SECONDS)
         with self._namespaces.mutex:
-            owed = self._namespaces.hidden()
-            entries = [each.entry() for each in owed]
-        for record, entry in zip(owed, entries, strict=True):
-            if entry.is_owed:
-                self._journal.save(record.digest, entry)
-            self._answer(record, succeeded=False)
+            hidden = self._namespaces.hidden()
+            owed = [(each, _answers(each)) for each in hidden if each.is_owed]
+        for record, answers in owed:
+            self._namespaces.save(record)
+            self._answer(answers, succeeded=False)
 
     def _run(self) -> None:
         while (digest := self._due.take()) is not None:
@@ -133,9 +132,9 @@ class RemoteRemovals:
     def _settle(self, digest: bytes) -> None:
         with self._namespaces.record(digest) as record:
             epoch, is_owed = record.epoch, record.is_owed
-            known, entry = dict(record.known), record.entry()
+            known = dict(record.known)
         if is_owed:
-            self._journal.save(digest, entry)
+            self._namespaces.save(record)
             self._renew(record, epoch, known)
         else:
             self._repeat(record, known)
@@ -184,11 +183,12 @@ class RemoteRemovals:
             record.written_epoch = -1
             record.is_owed = record.is_owed and not is_last
             record.is_unsure = False
-            is_unheard, entry = record.is_unheard, record.entry()
-        self._journal.save(record.digest, entry)
-        if is_last:
-            self._answer(record, succeeded=True)
-        else:
+            is_unheard = record.is_unheard
+            # Those of a removal that comes from now on wait for it.
+            answers = _answers(record) if is_last else []
+        self._namespaces.save(record)
+        self._answer(answers, succeeded=True)
+        if not is_last:
             self._due.add(record.digest)
         if is_unheard:
             self.unheard(record.digest)
@@ -237,11 +237,15 @@ class RemoteRemovals:
         deadline = self._clock() + self._short_seconds
         self._controls.write(record.digest, shard, revision, deadline)
 
-    def _answer(self, record: NamespaceRecord, *, succeeded: bool) -> None:
-        with self._namespaces.mutex:
-            answers, record.answers = record.answers, []
+    def _answer(self, answers: Iterable[Done], *, succeeded: bool) -> None:
         for each in answers:
             self._call(each, succeeded)
+
+
+def _answers(record: NamespaceRecord) -> list[Done]:
+    """Takes the callbacks of the removals so far; under the mutex."""
+    answers, record.answers = record.answers, []
+    return answers
 
 
 def _unheard(

@@ -9,8 +9,7 @@ import structlog
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.due_queue import DueQueue
-from kvstore.remote.history.journal import RemovalJournal
-from kvstore.remote.history.namespace_records import NamespaceRecords
+from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.removals import ALL_SHARDS
 from kvstore.remote.revisions import Age
 from kvstore.service.clock import Clock
@@ -29,9 +28,8 @@ class Reviser:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
-        journal: RemovalJournal,
         clock: Clock,
         *,
         seconds: float,
@@ -39,7 +37,6 @@ class Reviser:
         self.revised: Callable[[bytes], None] = lambda _: None
         self._namespaces = namespaces
         self._controls = controls
-        self._journal = journal
         self._clock = clock
         self._seconds = seconds
         self._due = DueQueue(clock)
@@ -89,7 +86,6 @@ class Reviser:
                 and control.revision.age(record.known.get(shard)) is not Age.EARLIER
             }
             self._namespaces.accept(record, heard)
-            entry = record.entry()
-        self._journal.save(digest, entry)
+        self._namespaces.save(record)
         with self._namespaces.mutex:
             record.heard = unheard

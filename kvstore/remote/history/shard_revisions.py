@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from kvstore.remote.history.controls import Control, Controls
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.revisions import Age, Revision, RevisionCodec
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -29,7 +29,7 @@ class ShardRevisions:
 
     def __init__(
         self,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         codec: RevisionCodec,
         *,

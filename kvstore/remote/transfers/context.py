@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kvstore.remote.history.namespace_records import NamespaceRecords
+from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.shard_revisions import ShardRevisions
 from kvstore.remote.liveness.engine_calls import EngineCalls
 from kvstore.remote.sealing import PageSealer
@@ -21,7 +21,7 @@ class TransferContext(NamedTuple):
     calls: EngineCalls
     gate: ShardRevisions
     names: PageNames
-    namespaces: NamespaceRecords
+    namespaces: RemoteNamespaces
     sealer: PageSealer
     counters: RemoteCounters
     clock: Clock

@@ -22,7 +22,7 @@ class Aged(NamedTuple):
 class _Page:
     """A page's place on its path. It has the key as it was given, with the segment."""
 
-    __slots__ = ("bucket", "depth", "key", "parent", "stored_under")
+    __slots__ = ("bucket", "depth", "key", "parent", "stored_at", "stored_under")
 
     def __init__(self, key: PageKey) -> None:
         self.key = key
@@ -31,6 +31,7 @@ class _Page:
         self.bucket = -1
         # The revision under which it was written or found.
         self.stored_under = b""
+        self.stored_at = 0.0
 
 
 class Lineage:
@@ -66,18 +67,20 @@ class Lineage:
             known = self._pages.get(key)
             return UNKNOWN_DEPTH if known is None else known.depth
 
-    def note_stored(self, keys: Iterable[PageKey], revision: bytes) -> None:
+    def note_stored(self, keys: Iterable[PageKey], revision: bytes, now: float) -> None:
         """Notes that pages are stored under a revision of their shard."""
         with self._mutex:
             for each in keys:
-                self._page(each).stored_under = revision
+                page = self._page(each)
+                page.stored_under, page.stored_at = revision, now
 
-    def note_absent(self, keys: Iterable[PageKey]) -> None:
-        """Notes that pages are not stored."""
+    def note_absent(self, keys: Iterable[PageKey], asked: float) -> None:
+        """Notes that pages were not stored when they were asked for, unless they were since."""
         with self._mutex:
             for each in keys:
-                if each in self._pages:
-                    self._pages[each].stored_under = b""
+                page = self._pages.get(each)
+                if page is not None and page.stored_at <= asked:
+                    page.stored_under = b""
 
     def is_stored(self, key: PageKey, revision: bytes) -> bool:
         """Returns whether a page was stored under a revision when this host last heard of it."""
@@ -97,10 +100,33 @@ class Lineage:
                 aged += (Aged(each.key, each.depth) for each in reversed(line))
             return aged
 
+    def descendants(self, keys: Sequence[PageKey]) -> list[PageKey]:
+        """Returns pages and all that are known to come after them, in any order.
+
+        Costs a step for each page in memory.
+        """
+        with self._mutex:
+            children: dict[PageKey, list[PageKey]] = {}
+            for key, page in self._pages.items():
+                if page.parent is not None:
+                    children.setdefault(page.parent, []).append(key)
+            found = dict.fromkeys(self._as_known(each) for each in keys)
+            left = list(found)
+            while left:
+                new = [each for each in children.get(left.pop(), ()) if each not in found]
+                found.update(dict.fromkeys(self._as_known(each) for each in new))
+                left += new
+            return list(found)
+
     def note_written(self, key: PageKey, bucket: int) -> None:
         """Notes that a page was written in a bucket, which gave it its expiry."""
         with self._mutex:
             self._page(key).bucket = bucket
+
+    def _as_known(self, key: PageKey) -> PageKey:
+        """Returns a key with the segment under which the page was noted."""
+        known = self._pages.get(key)
+        return key if known is None else known.key
 
     def _line(self, key: PageKey, bucket: int) -> Iterator[_Page]:
         at: _Page | None = self._pages.get(key)

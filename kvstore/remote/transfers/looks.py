@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
-from kvstore.remote.history.namespace_records import NamespaceRecord
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.history.shard_revisions import ShardRevisions
 from kvstore.remote.liveness.engine_calls import EngineCalls
 from kvstore.remote.transfers.page_names import PageNames

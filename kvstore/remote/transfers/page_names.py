@@ -9,7 +9,7 @@ from typing import Final
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.expiry import Expiry
 from kvstore.remote.history.controls import Controls
-from kvstore.remote.history.namespace_records import NamespaceRecord, NamespaceRecords
+from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.liveness.engine_calls import EngineCalls
 from kvstore.remote.names import RemoteNames, RemotePage
 from kvstore.remote.revisions import Revision
@@ -86,7 +86,7 @@ class Refreshes:
     def __init__(
         self,
         names: PageNames,
-        namespaces: NamespaceRecords,
+        namespaces: RemoteNamespaces,
         controls: Controls,
         lineage: Lineage,
         expiry: Expiry,

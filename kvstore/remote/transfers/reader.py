@@ -9,7 +9,7 @@ import structlog
 
 from kvstore.remote.engine import ReadResult
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.history.namespace_records import NamespaceRecord
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.liveness.ramp import Ramp
 from kvstore.remote.names import RemotePage
 from kvstore.remote.remote_use import Rejection

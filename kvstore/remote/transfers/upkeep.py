@@ -6,7 +6,7 @@ rights of a write, which replicas and full engines refuse.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Thread
 from typing import Final
 
@@ -58,6 +58,7 @@ class Upkeep:
         self._changed = Condition()
         self._refreshes: OrderedDict[bytes, int] = OrderedDict()
         self._deletes: OrderedDict[bytes, None] = OrderedDict()
+        self._unlinks: list[tuple[Sequence[bytes], Callable[[bool], None]]] = []
         self._check_at = clock()
         self._is_closed = False
         self._thread = Thread(target=self._run, name="kv-remote-upkeep", daemon=True)
@@ -79,16 +80,28 @@ class Upkeep:
             if len(self._deletes) < MOST_DELETES:
                 self._deletes[name] = None
 
+    def unlink(self, names: Sequence[bytes], done: Callable[[bool], None]) -> None:
+        """Deletes values at once, and calls ``done`` with whether the engine did it."""
+        with self._changed:
+            is_taken = not self._is_closed
+            if is_taken:
+                self._unlinks.append((names, done))
+                self._changed.notify_all()
+        if not is_taken:
+            done(False)  # noqa: FBT003  # as page stores tell
+
     def close(self) -> None:
         """Ends the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
+        self._unlink()
 
     def _run(self) -> None:
         while not self._is_over():
-            for step in (self._tick, self._read_clock, self._refresh, self._delete):
+            steps = (self._unlink, self._tick, self._read_clock, self._refresh, self._delete)
+            for step in steps:
                 try:
                     step()
                 except RemoteError as error:
@@ -99,7 +112,20 @@ class Upkeep:
 
     def _is_over(self) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_closed, TICK_SECONDS)
+            self._changed.wait_for(lambda: self._is_closed or self._unlinks, TICK_SECONDS)
+            return self._is_closed
+
+    def _unlink(self) -> None:
+        with self._changed:
+            unlinks, self._unlinks = self._unlinks, []
+        for names, done in unlinks:
+            is_done = False
+            try:
+                self._calls.delete_many(names, self._clock() + self._seconds)
+                is_done = True
+            except RemoteError as error:
+                log.warning("remote_pages_not_deleted", why=f"{type(error).__name__}: {error}")
+            done(is_done)
 
     def _read_clock(self) -> None:
         if self._clock() < self._check_at:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Final
 
-from kvstore.remote.history.namespace_records import NamespaceRecord
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.revisions import Revision
 from kvstore.storage.page_store import Content, Done, PageKey, PageWrite
 

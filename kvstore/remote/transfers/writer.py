@@ -9,7 +9,7 @@ import structlog
 
 from kvstore.remote.errors import Reaction, RemoteError
 from kvstore.remote.expiry import Expiry
-from kvstore.remote.history.namespace_records import NamespaceRecord
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.remote.liveness.write_pace import WritePace
 from kvstore.remote.names import RemotePage
@@ -205,7 +205,7 @@ class Writer:
         for each, is_there in zip(ready, exist, strict=True):
             if is_there and each.name not in self._names.bad:
                 key = each.write.page.key
-                self._lineage.note_stored([key], each.page.revision)
+                self._lineage.note_stored([key], each.page.revision, self._clock())
                 self._refreshes.use(record, [key])
                 yield each.write, None
             else:
@@ -252,7 +252,7 @@ class Writer:
             else:
                 key = each.write.page.key
                 self._names.bad.discard(each.name)
-                self._lineage.note_stored([key], each.page.revision)
+                self._lineage.note_stored([key], each.page.revision, self._clock())
                 self._lineage.note_written(key, self._expiry.bucket)
                 self._counters.write(each.write.size)
                 yield each.write, None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kvstore.remote.finding import FindingKind
-from kvstore.remote.remote_use import LookAnswer, RemoteUse
+from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.report import duration
 from kvstore.service.page_io.remote_about import RemoteAbout
 from kvstore.service.page_io.slow_tier import TierState
@@ -86,7 +86,9 @@ def _describe(message: store_pb2.RemoteStats, about: RemoteAbout) -> None:
     )
 
 
-def _reasons(counts: Mapping[str, int]) -> list[store_pb2.ReasonCount]:
+def _reasons(
+    counts: Mapping[Refusal, int] | Mapping[Rejection, int],
+) -> list[store_pb2.ReasonCount]:
     return [
         store_pb2.ReasonCount(reason=str(reason), count=count) for reason, count in counts.items()
     ]

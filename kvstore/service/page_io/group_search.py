@@ -34,9 +34,12 @@ class GroupSearch:
         assert call.options is not None  # a prefetch loads no groups
         assert isinstance(call.caller, Caller)  # as a match has
         asked = call.caller, call.namespace_id, call.sequence
-        room = min(each.room for each in parts.sources.values() if each.usable() is not None)
+        rooms = [each.room for each in parts.sources.values() if each.usable() is not None]
+        if not rooms:
+            # The last one went away during the search before.
+            return False
         with parts.mutex:
-            located = parts.cache.locate_groups(*asked, call.options, room)
+            located = parts.cache.locate_groups(*asked, call.options, min(rooms))
             layout = parts.cache.namespaces[call.namespace_id].layout
             held = HeldPlaces(call.tenant, is_alone=len(parts.cache.table.tenants) <= 1)
         if not located.pages:

@@ -205,11 +205,18 @@ class PathLoad:
             if self._is_cut or start == read.planned_end:
                 return None
             stop, number = next(each for each in read.sources if start < each.end)
-            source, most = parts.sources[number], RUN_PAGES
+            source = parts.sources[number]
+            fitting = source.room // self._page_bytes
+            if not fitting and self._asked(source):
+                # It goes on once one of its own runs has left the page store.
+                return None
             if start == read.end and not self._take_slots(source, stop - start):
                 return None
+            most = RUN_PAGES
             if not source.is_shared:
                 most = max(RUN_PAGES, LARGE_RUN // self._page_bytes)
+            # Where others use all of the room, one page is asked for, and is most likely refused.
+            most = min(most, max(fitting, 1))
             self._asked_end = min(read.end, stop, start + most)
             return _Run(source, read.pages_between(start, self._asked_end))
 
@@ -229,8 +236,11 @@ class PathLoad:
         if self._parts.clock() >= self._until:
             self._is_cut = True
             return False
-        asked = sum(each.answer is None and each.source is source for each in self._runs)
-        return asked < self._most_asked and len(self._runs) < MOST_UNPUBLISHED
+        return self._asked(source) < self._most_asked and len(self._runs) < MOST_UNPUBLISHED
+
+    def _asked(self, source: LoadSource) -> int:
+        """Returns how many runs a page store has not answered."""
+        return sum(each.answer is None and each.source is source for each in self._runs)
 
     def _ask(self, run: _Run) -> None:
         """Begins to read a run."""

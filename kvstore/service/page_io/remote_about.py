@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from kvstore.remote.finding import Finding
+from kvstore.remote.finding import EngineFinding
 
 
 class RemoteAbout:
@@ -19,17 +19,17 @@ class RemoteAbout:
         *,
         key_id: bytes,
         writes: str,
-        find: Callable[[], Sequence[Finding] | None] = lambda: None,
+        find: Callable[[], Sequence[EngineFinding] | None] = lambda: None,
     ) -> None:
         self.address = address
         self.key_id = key_id
         self.writes = writes
         self._find = find
-        self._findings: tuple[Finding, ...] = ()
+        self._findings: tuple[EngineFinding, ...] = ()
         self._mutex = Lock()
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[EngineFinding, ...]:
         """The findings of the engine's last answer."""
         with self._mutex:
             return self._findings

@@ -34,10 +34,15 @@ class TierRemovals:
                 return
             # A page store that removed the pages before only has to know of the writes before it.
             mine = [each for each in owed if each.known_to != number]
-            pages = [each for each in mine if each.page_digest is not None]
+            pages = [
+                (PageKey(each.namespace_digest, each.page_digest), each.is_corrupt)
+                for each in mine
+                if each.page_digest is not None
+            ]
             self.tier.remove(
-                [PageKey(each.namespace_digest, each.page_digest or b"") for each in pages],
+                [key for key, is_corrupt in pages if not is_corrupt],
                 [each.namespace_digest for each in mine if each.page_digest is None],
+                [key for key, is_corrupt in pages if is_corrupt],
             )
             with self._mutex:
                 self._cache.finish_removed(owed, number)

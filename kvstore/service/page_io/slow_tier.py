@@ -13,7 +13,13 @@ from kvstore.core.index.path_hashes import PageName
 from kvstore.remote.remote_use import RemoteUse
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.page_io.remote_about import RemoteAbout
-from kvstore.storage.page_store import PageKey, PageStore, StoreCounters, StoreState
+from kvstore.storage.page_store import (
+    PageKey,
+    PageStore,
+    SharedPageStore,
+    StoreCounters,
+    StoreState,
+)
 from kvstore.storage.write_admission import SecondTouch, WriteAdmission
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -177,17 +183,26 @@ class SlowTier:
             return 0
         return page_store.look((PageKey(namespace, *each) for each in names), deadline)
 
-    def remove(self, keys: Items[PageKey], namespaces: Items[bytes]) -> None:
+    def remove(
+        self, keys: Items[PageKey], namespaces: Items[bytes], corrupt: Items[PageKey] = ()
+    ) -> None:
         """Submits the removal of pages and their descendants, and of namespaces by their digests.
 
-        The caller removes them from the index before. No lookup that begins later finds them here,
-        and no write that began before stores them. Called without the store's mutex.
+        ``corrupt`` are pages that changed in memory, and for which a shared page store limits what
+        one host can do to all. The caller removes them from the index before. No lookup that begins
+        later finds them here, and no write that began before stores them. Called without the
+        store's mutex.
         """
         page_store = self.page_store
         with self.gate:
-            if page_store is None or not (keys or namespaces):
+            if page_store is None or not (keys or namespaces or corrupt):
                 return
-            removal = _Removal(bool(keys) + len(namespaces), self._kept)
+            shared = page_store if isinstance(page_store, SharedPageStore) else None
+            if shared is None:
+                keys, corrupt = [*keys, *corrupt], ()
+            removal = _Removal(bool(keys) + len(namespaces) + bool(corrupt), self._kept)
+            if shared is not None and corrupt:
+                shared.remove_corrupt(corrupt, removal.take)
             if keys:
                 page_store.remove(keys, removal.take)
             for each in namespaces:

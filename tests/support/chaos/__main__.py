@@ -16,9 +16,14 @@ from typing import Annotated
 import typer
 
 from chaos.mutants import MUTANTS
-from chaos.run import Plan, Run
+from chaos.run import POOL_SLOTS, Plan, Run
 from chaos.schedule import kinds_of
+from chaos.worker import LAYOUT
 from support import machine
+
+ENGINES = ("", "valkey")
+# Loads from an engine evict no page that was used in the last minute, so some have to be free.
+HOST_SLOTS = 4_096
 
 
 def known_mutant(name: str) -> str:
@@ -35,6 +40,13 @@ def known_faults(text: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text
+
+
+def known_engine(name: str) -> str:
+    """Returns the name of an engine that runs here, or nothing."""
+    if name not in ENGINES:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(filter(None, ENGINES))}")
+    return name
 
 
 def main(  # noqa: PLR0913  # options
@@ -56,8 +68,9 @@ def main(  # noqa: PLR0913  # options
         typer.Option(callback=known_faults, help="Only these: POINT=ACTION, with commas between."),
     ] = "",
     tier1_bytes: Annotated[
-        int, typer.Option(min=4096, help="Memory of tier 1; pages have 4 KiB.")
-    ] = 128 * 4096,
+        int,
+        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 4,096 with --hosts."),
+    ] = 0,
     tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
     tier3_bytes: Annotated[
         int, typer.Option(min=0, help="The file of tier 3, which all servers have; zero: none.")
@@ -65,6 +78,11 @@ def main(  # noqa: PLR0913  # options
     outlive: Annotated[
         bool, typer.Option(help="Keep the memory in a holder, and kill it too.")
     ] = False,
+    hosts: Annotated[int, typer.Option(min=1, help="Stores with workers of their own.")] = 1,
+    remote: Annotated[
+        str,
+        typer.Option(callback=known_engine, help="The engine that all hosts share: valkey."),
+    ] = "",
     server_faults: Annotated[bool, typer.Option(help="Whether the server has faults.")] = True,
     mutant: Annotated[
         str, typer.Option(callback=known_mutant, help="A fault in the server itself.")
@@ -78,6 +96,10 @@ def main(  # noqa: PLR0913  # options
     """Kills, stop and cut off workers and server under load; checks every page and every answer."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if (hosts > 1) != bool(remote):
+        raise typer.BadParameter("several hosts share an engine: give both --hosts and --remote")
+    if hosts > 1 and outlive:
+        raise typer.BadParameter("several hosts have no holder here: leave --outlive out")
     plan = Plan(
         minutes=0.25 if quick else minutes,
         seed=seed or secrets.randbits(31),
@@ -91,10 +113,12 @@ def main(  # noqa: PLR0913  # options
         mutant=mutant,
         until_all=until_all,
         until_wrong=until_wrong,
-        tier1_bytes=tier1_bytes,
+        tier1_bytes=tier1_bytes or (HOST_SLOTS if hosts > 1 else POOL_SLOTS) * LAYOUT.page_bytes,
         tier2_bytes=tier2_bytes,
         tier3_bytes=tier3_bytes,
         outlive=outlive,
+        hosts=hosts,
+        remote=remote,
     )
     sys.stderr.write(f"seed {plan.seed}\n")
     folder = Path(tempfile.mkdtemp(prefix="kvstore-chaos-"))
@@ -106,6 +130,8 @@ def main(  # noqa: PLR0913  # options
         "load_average": before,
         **machine.machine_facts(),
     }
+    if looks := run.tally["remote_looked_at"]:
+        figures["remote_open_share"] = round(run.tally["remote_open"] / looks, 3)
     clean = run.tally.clean
     if clean and not keep:
         shutil.rmtree(folder)

@@ -42,7 +42,14 @@ class Engines:
     """
 
     def __init__(
-        self, number: int, runtime_dir: Path, log: IO[bytes], tally: Tally, *, seed: int
+        self,
+        number: int,
+        runtime_dir: Path,
+        log: IO[bytes],
+        tally: Tally,
+        *,
+        seed: int,
+        suffix: str = "",
     ) -> None:
         self._runtime_dir = runtime_dir
         self._log = log
@@ -55,8 +62,8 @@ class Engines:
         self._threads = [
             Thread(
                 target=self._serve,
-                args=(f"engine-{each}", random.Random(seed + each)),
-                name=f"engine-{each}",
+                args=(f"engine-{each}{suffix}", random.Random(seed + each)),
+                name=f"engine-{each}{suffix}",
                 daemon=True,
             )
             for each in range(number)

@@ -63,7 +63,12 @@ class Fleet:
         seed: int,
         kinds: str,
         outlive: bool = False,
+        other_dir: Path | None = None,
     ) -> None:
+        """Takes a nursery's sockets. ``other_dir`` is the store of another host, if any."""
+        # No worker of another host has its name.
+        self._suffix = f"@{runtime_dir.parent.name}" if other_dir else ""
+        self._other_dir = "" if other_dir is None else str(other_dir)
         self._commands = commands
         self._reports = reports
         self._runtime_dir = str(runtime_dir)
@@ -84,7 +89,7 @@ class Fleet:
         number = next(self._numbers)
         orders = Orders(
             number,
-            f"{role}-{number}",
+            f"{role}-{number}{self._suffix}",
             role,
             self._runtime_dir,
             seed=self._chosen.getrandbits(32),
@@ -93,6 +98,7 @@ class Fleet:
             kind=fault.kind if fault else "",
             # A worker that is stopped has to be seen past its time to live.
             ttl=LONG_TTL if self._outlive and (not fault or fault.action != STOP) else TTL,
+            other_dir=self._other_dir,
         )
         self._workers[number] = Worker(orders, fault)
         self._send(orders._asdict())

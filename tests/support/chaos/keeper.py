@@ -36,12 +36,15 @@ STOPPED = (1.3, 2.5)
 REACH_SECONDS = 2.0
 
 
-def program(control: Path, mutant: str) -> tuple[str, ...]:
-    """Returns what Python runs as the server; ``mutant`` is a name of MUTANTS or empty."""
+def program(control: Path, mutant: str, behind: float = 0.0) -> tuple[str, ...]:
+    """Returns what Python runs as the server; ``mutant`` is a name of MUTANTS or empty.
+
+    Its calendar is ``behind`` by so many seconds.
+    """
     code = (
         f"import sys; sys.path[:0] = {PATHS!r}; "
         "from chaos.server import main; "
-        f"sys.exit(main({str(control)!r}, {mutant!r}, {os.getpid()}))"
+        f"sys.exit(main({str(control)!r}, {mutant!r}, {os.getpid()}, {behind}))"
     )
     return ("-c", code)
 
@@ -51,7 +54,8 @@ class Keeper:
 
     ``gap`` is about how many seconds lie between two faults, none: there are none. The
     thread that starts a server outlives it, for a server dies with that thread. With
-    ``holder``, which runs, each server has to recover, unless both were killed.
+    ``holder``, which runs, each server has to recover, unless both were killed. The host's
+    calendar is ``behind`` by so many seconds.
     """
 
     def __init__(  # each is one fact of the run
@@ -65,6 +69,7 @@ class Keeper:
         gap: float,
         mutant: str,
         holder: Holder | None = None,
+        behind: float = 0.0,
     ) -> None:
         self.ready = Event()
         self.runtime_dir = folder / "run"
@@ -73,9 +78,10 @@ class Keeper:
         self._control = control
         self._tally = tally
         self._chosen = random.Random(seed)
-        self._gap = min(gap, LONGEST_GAP)
+        self._gap = gap
         self._mutant = mutant
         self._holder = holder
+        self._behind = behind
         self._clean_starts = 0
         self._no_more_faults = Event()
         self._calm = Event()
@@ -105,7 +111,7 @@ class Keeper:
                     running_store(
                         *self._arguments,
                         runtime_dir=self.runtime_dir,
-                        program=program(self._control.path, self._mutant),
+                        program=program(self._control.path, self._mutant, self._behind),
                     )
                 )
                 self.ready.set()

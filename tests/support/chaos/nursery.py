@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from chaos.control import Control
 from chaos.cuts import cut_connections
 from chaos.load import Load, load_of
+from chaos.remote.remover import remove
 from chaos.report import Report
 from chaos.roles import corrupt, operate, walk
 from chaos.worker import Orders, serve
@@ -31,6 +32,7 @@ ROLES: dict[str, Callable[[Load, Orders, Control, Report], None]] = {
     "corruptor": corrupt,
     "light": serve,
     "operator": operate,
+    "remover": remove,
     "walker": walk,
 }
 PACKET = 1 << 16

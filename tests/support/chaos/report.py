@@ -29,6 +29,10 @@ class Report:
         """Tell at once of a page that does not hold what it should."""
         self._send({"wrong": f"{self._name}: {where}: {what}"[:LONGEST_TEXT]})
 
+    def finding(self, figure: str, what: str) -> None:
+        """Tell at once of something that may not be, by its figure in the result."""
+        self._send({"figure": figure, "found": f"{self._name}: {what}"[:LONGEST_TEXT]})
+
     def told(self, what: str) -> None:
         """Tell at once that something was done."""
         self._send({"told": what})

@@ -19,9 +19,14 @@ from kvstore.service.store import KVStore
 from support.child import die_with_parent
 
 
-def main(control_path: str, mutant: str, parent: int) -> int:
-    """Runs the server with the command line of this process, by a clock that jumps."""
+def main(control_path: str, mutant: str, parent: int, behind: float = 0.0) -> int:
+    """Runs the server with the command line of this process, by a clock that jumps.
+
+    Its host's calendar is ``behind`` by so many seconds.
+    """
     die_with_parent(parent)
+    if behind:
+        _set_back(behind)
     control = Control(Path(control_path))
     build = KVStore.__init__
 
@@ -36,6 +41,21 @@ def main(control_path: str, mutant: str, parent: int) -> int:
     if mutant:
         MUTANTS[mutant]()
     return run_server(clock=lambda: time.monotonic() + control.clock_offset)
+
+
+def _set_back(seconds: float) -> None:
+    """Makes this process's calendar tell an earlier time, and leaves its other clocks alone.
+
+    gRPC sees the real one: it compares it with deadlines that its C core made by that.
+    """
+    real, real_ns = time.time, time.time_ns
+
+    def behind() -> float:
+        caller = sys._getframe(2).f_globals["__name__"].partition(".")[0]
+        return 0.0 if caller == "grpc" else seconds
+
+    time.time = lambda: real() - behind()  # the fault
+    time.time_ns = lambda: real_ns() - int(behind() * 1e9)
 
 
 def _struck(control: Control, step: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 # None of these may be anything else than zero.
 WRONGS = (
     *("wrong_pages", "leaked_slots", "leaked_pins", "quarantine_left", "wrong_answers"),
-    "lost_caches",
+    *("lost_caches", "returned_pages", "late_requests"),
 )
 # Nor these, which say that the run itself did not go as it should.
 BROKEN = ("broken_sums", "corrupt_pages", "crashed_workers", "hung_workers", "server_failures")
@@ -24,6 +24,11 @@ HAPPENING = (
 )
 # What happens beside that if a holder keeps the store's memory.
 WITH_HOLDER = ("killed_holders", "killed_with_holder", "replaced_servers")
+# What happens beside that if hosts share an engine.
+WITH_REMOTE = (
+    *("engine_kills", "engine_stops", "engine_failovers", "lines_cut", "lines_dripped"),
+    *("lines_silent", "lines_flipped", "remote_loads", "removals", "removals_seen_there"),
+)
 # Percentile of the store's answers' times.
 P99 = 99
 
@@ -63,6 +68,8 @@ class Tally:
         """Takes a worker's message."""
         if "wrong" in message:
             self.wrong("wrong_pages", message["wrong"])
+        if "figure" in message:
+            self.wrong(message["figure"], message["found"])
         if "told" in message:
             self.told.add(message["told"])
         if "struck" in message:
@@ -79,7 +86,7 @@ class Tally:
 
     def without(self, *names: str) -> list[str]:
         """Returns what has not happened yet of all that can happen, besides ``names``."""
-        every = (*HAPPENING, *WITH_HOLDER)
+        every = (*HAPPENING, *WITH_HOLDER, *WITH_REMOTE)
         return [each for each in every if each not in names and not self[each]]
 
     def figures(self) -> dict[str, Any]:

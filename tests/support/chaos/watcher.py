@@ -27,7 +27,12 @@ MOVED: dict[str, Callable[[store_pb2.GetStatsResponse], int]] = {
     "promotions": lambda stats: stats.counters.promoted_page_count,
     "kept": lambda stats: stats.tier_3.written_page_count,
     "loads": lambda stats: stats.counters.loaded_page_count,
+    "remote_loads": lambda stats: stats.remote.read_page_count,
+    "remote_kept": lambda stats: stats.remote.written_page_count,
+    "remote_rejected": lambda stats: sum(each.count for each in stats.remote.rejected_pages),
+    "remote_away": lambda stats: stats.remote.away_count,
 }
+REMOTE_OPEN = store_pb2.RemoteStats.STATE_OPEN
 STATES = ("free", "reserved", "cached", "detached", "moving", "quarantined")
 
 
@@ -116,6 +121,9 @@ class Watcher:
             self._corrupt[stats.store_epoch] = corrupt
             if corrupt > known:
                 self._tally.wrong("corrupt_pages", f"the store found {corrupt} pages")
+            if stats.HasField("remote"):
+                self._tally.add("remote_looked_at")
+                self._tally.add("remote_open", stats.remote.state == REMOTE_OPEN)
             self._check_sums(stats)
             for name, gone in list(self._departed.items()):
                 self._check_departed(look, name, gone)

@@ -33,6 +33,8 @@ LOOK = 0.1
 HELD = 5
 # Pages to an insert.
 STEP = 3
+# Tokens a second, where hosts share an engine: computing takes longer than a load.
+SLOW_PREFILL = 20
 # Between two looks at what another computes, and after a failure, in seconds.
 YIELD = 0.01
 
@@ -41,7 +43,7 @@ class Orders(NamedTuple):
     """The orders that one worker gets at its start. ``faults`` is as ``plan_faults`` takes it.
 
     ``kind`` is what that is called, where it is one. A worker leaves after ``life``
-    requests; zero: at the end.
+    requests; zero: at the end. ``other_dir`` is the store of another host that shares the engine.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Orders(NamedTuple):
     faults: str = ""
     kind: str = ""
     ttl: float = 1.0
+    other_dir: str = ""
 
 
 class Kept(NamedTuple):
@@ -218,6 +221,8 @@ def serve(load: Load, orders: Orders, control: Control, report: Report) -> None:
     """Be a light worker until the end."""
     with Client(orders.runtime_dir, config_of(orders)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
+        if orders.other_dir:
+            namespace.prefill_tokens_per_second = SLOW_PREFILL
         LightWorker(namespace, load, orders, control, report).serve()
 
 

@@ -115,7 +115,8 @@ class Reader:
     def _run_command(self, place: str, command: str, output: str) -> None:
         if command.endswith("&"):
             with (self._folder / "background.log").open("ab") as log:
-                words = command.removesuffix("&").split()
+                # No shell: its process would outlive the reader. Exported variables are known.
+                words = os.path.expandvars(command.removesuffix("&")).split()
                 self._background.append(
                     subprocess.Popen(
                         words, cwd=self._folder, env=self._environment, stdout=log, stderr=log

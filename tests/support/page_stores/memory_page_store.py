@@ -200,6 +200,10 @@ class MemoryPageStore:
         """Removes pages and those after them."""
         self._remove(lambda: self._after(set(keys)), done)
 
+    def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Removes pages and those after them, as one that hosts share does."""
+        self.remove(keys, done)
+
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
         """Removes every page of a namespace."""
         self._remove(lambda: self._in({namespace}), done)

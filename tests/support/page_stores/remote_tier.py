@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import rule
 
 from kvstore.remote.errors import EngineUnreachable
 from kvstore.remote.remote_store import RemoteStore
@@ -122,7 +122,6 @@ class RemoteTier(TierMachine):
         """Returns the names of the engine's values in order, while threads change them."""
         return sorted(each for each in list(self.values) if each.startswith(prefix))
 
-    @precondition(lambda self: self.values)
     @rule(data=st.data(), controls=st.booleans())
     def evict_a_value(self, data: st.DataObject, *, controls: bool) -> None:
         """Makes the engine forget a page, or a control value."""
@@ -132,7 +131,6 @@ class RemoteTier(TierMachine):
         if names:
             self.values.pop(names[number % len(names)], None)
 
-    @precondition(lambda self: self.values)
     @rule(data=st.data())
     def exchange_values(self, data: st.DataObject) -> None:
         """Gives a page, or a control value, the value of another."""
@@ -274,10 +272,18 @@ class RemoteHost(Host):
             self.opened.settle()
 
     def match(self, path: Path_) -> tuple[list[bytes], int]:
-        """Matches a path, after what was heard of in earlier calls was dealt with."""
-        if not self.waits and self.opened.store.state is StoreState.OPEN:
+        """Matches a path, after what was heard of in earlier calls was dealt with.
+
+        Waits for a load that takes longer than the match: one that began before a removal may end
+        after it.
+        """
+        is_well = not self.waits and self.opened.store.state is StoreState.OPEN
+        if is_well:
             self.opened.settle()
-        return super().match(path)
+        found = super().match(path)
+        if is_well:
+            wait_until(lambda: not self.world.cache.disk_reads)
+        return found
 
 
 class RemoteHostMachine(HostMachine):

@@ -137,6 +137,10 @@ class HostPageStore:
         for number, namespace in enumerate({each.namespace for each in keys}):
             self.remove_namespace(namespace, done if not number else lambda _: None)
 
+    def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Removes all pages of the namespaces of some pages."""
+        self.remove(keys, done)
+
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
         """Renews a namespace's revision, once the page store is not away."""
         self.host.owed.setdefault(namespace, []).append(done)

@@ -207,9 +207,9 @@ class TierMachine(RuleBasedStateMachine):
         evicted = self.world.cache.counters.evicted_page_count
         asked = Sequence(tokens_of(path) + bytes(4))
         loader = self.world.store.tier3.loader
-        tokens = loader.prefetch(self.caller, self.namespace_id, asked)
+        found = loader.prefetch(self.caller, self.namespace_id, asked)
         assert self.world.cache.counters.evicted_page_count == evicted
-        COUNTS["pages prefetched"] += tokens // PAGE_TOKENS
+        COUNTS["pages prefetched"] += found.loading_token_count // PAGE_TOKENS
 
     @rule()
     def keep(self) -> None:

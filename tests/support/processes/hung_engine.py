@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from page_stores.memory_page_store import FACTS, MemoryPageStore
 
-from kvstore import server
+from kvstore import server, tier_setup
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.page_store import PageKey, PageRead, ReadAnswer
@@ -35,13 +35,13 @@ class HungPageStore(MemoryPageStore):
 
     def __init__(self, call: str) -> None:
         super().__init__(facts=SHARED)
-        self._call = call
+        self._hung = call
         self._never = Event()
 
     def look(self, keys: Iterable[PageKey], deadline: float) -> int:
         """Answers at the deadline that it has nothing, or before it that it has all."""
         left = deadline - MONOTONIC()
-        if self._call == LOOK:
+        if self._hung == LOOK:
             self._never.wait(left)
             return 0
         self._never.wait(ANSWERED_AT * left)
@@ -57,7 +57,7 @@ class HungPageStore(MemoryPageStore):
 def main() -> int:
     """Runs kvstore-server."""
     call = sys.argv.pop(1)
-    with patch.object(server, "tier_3", lambda _: SlowTier(HungPageStore(call))):
+    with patch.object(tier_setup, "tier_3", lambda _: SlowTier(HungPageStore(call))):
         return server.run()
 
 

@@ -22,13 +22,15 @@ class Line:
 
     ``delay`` is in seconds for each piece, ``piece_bytes`` how many go at a time.
     ``silent``: nothing passes, and nothing is lost. ``cut_after`` so many bytes of
-    the store's, since the line is as it is, the connection ends.
+    the store's, since the line is as it is, the connection ends. Of the store's bytes, one in
+    ``flip_every`` is another one.
     """
 
     delay: float = 0.0
     piece_bytes: int = PIECE_BYTES
     silent: bool = False
     cut_after: int | None = None
+    flip_every: int | None = None
 
 
 GOOD = Line()
@@ -66,6 +68,11 @@ class SocketProxy:
             self._line = line
             self._passed = 0
             self._changed.notify_all()
+
+    def retarget(self, target: Path) -> None:
+        """Ends all connections. New ones lead to another socket."""
+        self._target = target
+        self.cut()
 
     def cut(self) -> None:
         """Ends all connections."""
@@ -121,9 +128,9 @@ class SocketProxy:
                 finally:
                     for each in descriptors:
                         os.close(each)
-        for each in (source, target):
+        for end in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
     def _send(
         self, target: socket.socket, data: bytes, descriptors: list[int], *, of_store: bool
@@ -137,11 +144,13 @@ class SocketProxy:
                 piece = data[: line.piece_bytes]
                 if of_store and line.cut_after is not None:
                     piece = piece[: line.cut_after - self._passed]
+                sent = piece
                 if of_store:
+                    sent = _flipped(piece, self._passed, line.flip_every)
                     self._passed += len(piece)
             if not piece:
                 return False
-            socket.send_fds(target, [piece], descriptors)
+            socket.send_fds(target, [sent], descriptors)
             descriptors, data = [], data[len(piece) :]
         return True
 
@@ -153,6 +162,16 @@ class SocketProxy:
             self._changed.wait_for(lambda: self._closed or self._line is not line, line.delay)
         self._changed.wait_for(lambda: self._closed or not self._line.silent)
         return self._line
+
+
+def _flipped(piece: bytes, passed: int, every: int | None) -> bytes:
+    """Returns a piece with a bit of each ``every``th byte changed, behind ``passed`` bytes."""
+    if every is None or not (places := range(every - 1 - passed % every, len(piece), every)):
+        return piece
+    changed = bytearray(piece)
+    for place in places:
+        changed[place] ^= 1
+    return bytes(changed)
 
 
 class Proxy:

@@ -132,9 +132,9 @@ def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
     """A slab writes pages at their second use, so the third use hits, as far as there is room."""
     asked = [chain(*range(10 * k, 10 * k + 5)) for k in range(8)] * 3
     room = Replay(10, POLICIES["lru"], 1, beyond=Beyond(0, 400)).run(asked)
-    assert (room.slab_write_count, room.by_tier[3]) == (40, 40 * 512)
+    assert (room.store_write_count, room.by_tier[3]) == (40, 40 * 512)
     little = Replay(10, POLICIES["lru"], 1, beyond=Beyond(0, 20)).run(asked * 4)
-    assert little.slab_write_count > 40
+    assert little.store_write_count > 40
     assert 0 < little.by_tier[3] < sum(each.token_count for each in asked * 3)
 
 
@@ -145,7 +145,7 @@ def test_a_slab_may_lose_a_page_and_write_what_continues_it(
     """A page is counted again when its lost parent returns."""
     asked = conversations(800, seed)
     done = Replay(12, POLICIES["auto"], 1, beyond=Beyond(lower, third)).run(asked)
-    assert done.slab_write_count > third
+    assert done.store_write_count > third
 
 
 def chain(*ids: int) -> Request:

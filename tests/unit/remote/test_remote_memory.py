@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from page_stores.numbered_pages import LIMIT, PAGE_BYTES, key, memory, page_bytes
+from page_stores.numbered_pages import LIMIT, NAMESPACE, PAGE_BYTES, key, memory, page_bytes
 from page_stores.remote_rig import SETTINGS, page_name, wait_until
 from xxhash import xxh3_64_intdigest
 
@@ -263,6 +263,41 @@ def test_a_host_whose_pages_change_writes_no_more(host: RemoteHost) -> None:
         "changed": 3,
         "off": 1,
     }
+
+
+def test_one_host_with_bad_memory_empties_no_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a hundred corruptions renews the revisions; the rest are deleted by name (A6)."""
+    two = Hosts(tmp_path)
+    now = [0.0]
+    monkeypatch.setattr(two.a.store._corruption, "_clock", lambda: now[0])
+    try:
+        two.a.publish(*range(3))
+        assert two.b.look(0) == 1
+        answers: list[bool] = []
+        two.a.store.remove_corrupt([key(2)], answers.append)
+        two.a.until(lambda: answers)
+        two.b.look(0)
+        two.b.until(lambda: two.b.heard)
+        two.b.settle()
+        two.b.publish(*range(10))
+        # A has found them, so it knows what comes after what.
+        assert two.a.finds(*range(10)) == list(range(10))
+        for number in range(99):
+            two.a.store.remove_corrupt([key(8)], answers.append)
+            two.a.until(lambda number=number: len(answers) == number + 2)  # type: ignore[misc]
+        assert all(answers)
+        assert two.b.finds(*range(10)) == list(range(8))
+        assert two.b.heard == [NAMESPACE]
+        assert two.a.store.remote_use().writes_stopped
+        now[0] += 601.0
+        two.b.until(lambda: not two.b.look(0))
+        two.b.until(lambda: len(two.b.heard) == 2)
+        now[0] += 5000.0
+        assert two.a.store._corruption.due() == []
+    finally:
+        two.close()
 
 
 def test_another_secret_shares_nothing(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import pytest
 
 from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
-from kvstore.core.pool.tenant import Tenant
+from kvstore.core import PrefixCache
+from kvstore.core.pool.tenant import Tenant, no_key
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas
+from kvstore.core.values.page_hash import namespace_digest
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import NamespaceNotFound, PoolExhausted, QuotaExceeded, Tombstoned
 
@@ -168,3 +170,22 @@ def test_a_tenants_pool_is_its_own() -> None:
         world.cache.peek(OTHER, b"unknown", b"", world.now)
     assert other.value.metadata == {"namespace_id": NAMESPACE_ID.hex()}
     assert unknown.value.metadata == {"namespace_id": b"unknown".hex()}
+
+
+def test_tenants_with_other_keys_name_their_pages_apart() -> None:
+    """The key is asked for by the tenant's name; without one the digest is that of the name."""
+    keys = {"a": b"one", "b": b"other"}
+    digests = []
+    keyed = PrefixCache(EPOCH, Limits(), tenant_key=lambda name: keys.get(name, b""))
+    for cache in (keyed, PrefixCache(EPOCH, Limits())):
+        for name in ("a", "b", "c"):
+            caller = Caller(Identity(name), b"lease".ljust(16), b"secret", EPOCH)
+            cache.grant(caller, ttl=None, display_name="", features=(), now=0.0)
+            cache.bind(caller, process_id=ord(name), pid=1, uid=1)
+            identity, layout = NamespaceIdentity(b"model"), make_layout()
+            opened = cache.open_namespace(caller, identity, layout, name.encode(), 0.0)
+            key = keys.get(name, b"") if cache is keyed else no_key(name)
+            assert opened.digest == namespace_digest(name, identity, layout, key)
+            digests.append(opened.digest)
+    # Of three tenants in two stores the one without a key is the same in both.
+    assert (len(set(digests)), digests[2]) == (5, digests[5])

@@ -91,6 +91,7 @@ def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written
     assert not conclude(world.worker, inspection, "a")
     [removed] = world.tell()
     assert removed.page_digest == next(page_digests(world.namespace.digest, paged("a"), 8))
+    assert removed.is_corrupt
     assert not world.disk
     publish(world.worker, "a", 902)
     assert world.read("ab") == 0
@@ -108,7 +109,7 @@ def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> 
     publish(world.worker, "ab", 901)
     assert world.write_touched() == 2
     assert not conclude(world.worker, inspection, "a")
-    world.tell()
+    assert [each.is_corrupt for each in world.tell()] == [True]
     assert not world.disk
     world.worker.match("ab", 2)
     assert world.write_touched() == 2

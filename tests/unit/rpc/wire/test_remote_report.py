@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.message import Message
 from page_stores.memory_page_store import MemoryPageStore
 
-from kvstore.remote.finding import Finding, FindingKind
+from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
 from kvstore.service.page_io.load_source import LoadUse
@@ -36,7 +36,9 @@ USE = RemoteUse(
     writes_stopped=True,
 )
 LOADS = LoadUse(load_count=1, declined_count=2, late_count=3, bandwidth=4.5)
-FINDING = Finding(FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it")
+FINDING = EngineFinding(
+    FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it"
+)
 
 
 class CountingStore(MemoryPageStore):

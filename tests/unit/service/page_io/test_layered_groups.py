@@ -147,3 +147,16 @@ def test_a_late_part_keeps_the_others_waiting(store: LayeredStore) -> None:
     assert store.namespace.arena.counts[SlotState.MOVING] == PAGES
     store.far.let_go()
     assert store.page_count(match(store, PAGES)) == PAGES
+
+
+def test_page_stores_that_go_away_during_a_match_are_no_error(store: LayeredStore) -> None:
+    """The search for the path's pages ends with none left to ask for those of the group."""
+    store.near.state = StoreState.AWAY
+    store.evict()
+
+    def go_away(_: float) -> None:
+        store.far.state = StoreState.AWAY
+
+    store.far.before_look = go_away
+    assert store.page_count(match(store, 1)) <= PAGES
+    assert store.far.state is StoreState.AWAY

@@ -13,7 +13,7 @@ from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_
 from kvstore.service.page_io.slow_tier import TierKind
 from kvstore.storage.page_store import StoreState
 from stores.layered_store import LIMIT, LayeredStore
-from stores.store_world import PAGE_TOKENS
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS
 
 PAGES = 40
 # Tokens a second that an engine computes.
@@ -129,6 +129,31 @@ def test_an_engine_that_lies_evicts_a_run_at_most() -> None:
     assert store.page_count(store.match(100)) == 0
     assert store.world.cache.counters.evicted_page_count == RUN_PAGES - 10
     store.close()
+
+
+def test_runs_are_no_larger_than_the_room(store: LayeredStore) -> None:
+    """A page store that reads few of the large pages at a time gives all of them."""
+    store.spread(PAGES, 0)
+    store.far._queue_bytes = 5 * PAGE_BYTES
+    assert store.page_count(store.match(PAGES)) == RUN_PAGES
+    assert max(store.far.reads) == 5
+    assert store.far.use().counters.refused_reads == 0
+
+
+def test_a_load_waits_for_room_that_it_uses_itself(store: LayeredStore) -> None:
+    """Its reads are answered late. Then the next ones have room."""
+    store.spread(2, 0, number=1)
+    # The page store's bandwidth is known by now, so a load is longer than the room.
+    assert store.page_count(store.match(2, number=1)) == 2
+    store.spread(PAGES, 0)
+    store.far._queue_bytes = 20 * PAGE_BYTES
+    store.far.held = True
+    assert store.page_count(store.match(PAGES, remaining=0.02)) == 0
+    store.far.carry_out(0)
+    assert store.far.reads[2:] == [RUN_PAGES, 20 - RUN_PAGES]
+    store.far.let_go()
+    assert store.cached == PAGES
+    assert store.far.use().counters.refused_reads == 0
 
 
 def test_pages_used_lately_are_not_evicted_for_it(store: LayeredStore) -> None:

@@ -7,7 +7,7 @@ from page_stores.memory_page_store import FACTS, MemoryPageStore
 
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.errors import RemovalUnsettled
-from kvstore.storage.page_store import StoreState
+from kvstore.storage.page_store import Done, PageKey, StoreState
 from kvstore.storage.write_admission import FirstTouch
 from stores.disk_store import LIMIT
 from stores.store_world import Worlds
@@ -103,3 +103,27 @@ def test_a_disk_that_may_have_the_pages_again_is_told(host: OneOfHosts) -> None:
     with pytest.raises(RemovalUnsettled):
         host.far.revised(host.namespace.digest)
     assert host.namespace.index.page_count == 0
+
+
+@pytest.mark.parametrize("is_corrupt", [False, True])
+def test_pages_that_changed_are_removed_apart_from_those_of_an_operator(
+    host: OneOfHosts, monkeypatch: pytest.MonkeyPatch, *, is_corrupt: bool
+) -> None:
+    """The shared page store limits what a host with bad memory can do to all. A disk does not."""
+    host.publish(0)
+    host.keep()
+    told: list[str] = []
+    for name in ("remove", "remove_corrupt"):
+        call = getattr(host.far, name)
+
+        def note(keys: list[PageKey], done: Done, name: str = name, call: Done = call) -> None:
+            told.append(name)
+            call(keys, done)  # type: ignore[call-arg]
+
+        monkeypatch.setattr(host.far, name, note)
+    state, first = host.world.cache.state, next(iter(host.far.medium.pages))
+    assert state.disk is not None
+    state.disk.remove(host.namespace, first.digest, is_corrupt=is_corrupt)
+    assert host.world.store.tier3.removals.settle()
+    assert told[0] == ("remove_corrupt" if is_corrupt else "remove")
+    assert len(host.near.medium.pages) == len(host.far.medium.pages) < PAGES

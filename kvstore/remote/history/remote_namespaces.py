@@ -43,6 +43,8 @@ class NamespaceRecord:
         self.written_epoch = -1
         """The epoch of the removal that ``written`` are the revisions of."""
         self.use_count = 0
+        self.saving = Lock()
+        """Held while a thread writes the record's file."""
 
     @property
     def is_unheard(self) -> bool:
@@ -60,7 +62,7 @@ class NamespaceRecord:
         return JournalEntry(removed, self.is_owed, self.removed_at)
 
 
-class NamespaceRecords:
+class RemoteNamespaces:
     """The records of the namespaces in use. Thread-safe; ``mutex`` guards the records too."""
 
     def __init__(self, journal: RemovalJournal, *, most: int = MOST_NAMESPACES) -> None:
@@ -106,6 +108,16 @@ class NamespaceRecords:
         """Notes revisions that this host has heard of; under the mutex."""
         record.known.update(revisions)
         record.live.update(revisions)
+
+    def save(self, record: NamespaceRecord) -> None:
+        """Writes to the journal what a restart has to know now; called without the mutex.
+
+        Of two threads, the later one writes what it sees after the other one has written.
+        """
+        with record.saving:
+            with self.mutex:
+                entry = record.entry()
+            self._journal.save(record.digest, entry)
 
     def release(self, record: NamespaceRecord) -> None:
         """Notes that a page on its way ended, which kept the record in memory."""
