@@ -49,7 +49,7 @@ def replace_server(
 
     The caller holds the folder's ``ReplacementLock``: the other server serves on if it finds it
     free. ``pid`` is from the folder's lock file, which that server gives up before its memory.
-    ``make`` is that of ``Succession.prepare``, or None to read nothing ahead.
+    ``make`` is that of ``Succession.prepare``.
 
     Raises :class:`NotReplaced`: before the signal if that server does not answer, or if this one
     could not go on with its memory. After the signal it is raised if the memory does not come in
@@ -68,8 +68,7 @@ def replace_server(
                 raise _unwilling(pid, "leaves no memory: it runs without --holder, or lost it")
             if not _has_journal(succession):
                 raise _unwilling(pid, "keeps its memory elsewhere, or not yet at this --holder")
-            if make is not None:
-                _prepare(pid, succession, make, clock)
+            _prepare(pid, succession, make, clock)
             log.info("replacement_begins", pid=pid)
             # If it ended meanwhile, it left its memory as a killed server does.
             with suppress(ProcessLookupError):
@@ -83,7 +82,7 @@ def replace_server(
 
 
 def _prepare(
-    pid: int | None, succession: Succession, make: MakeCache, clock: Callable[[], float]
+    pid: int | None, succession: Succession, make: MakeCache | None, clock: Callable[[], float]
 ) -> None:
     """Reads the memory ahead. Raises NotReplaced if this server could not go on with it."""
     try:

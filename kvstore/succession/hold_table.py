@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import compress, filterfalse
+from itertools import chain, compress, filterfalse
 from operator import ne, not_
 from struct import Struct
 from typing import Final, NamedTuple, Self
@@ -85,10 +85,10 @@ class HoldTable:
     def open(cls, memory: memoryview, known: Sequence[int] = ()) -> Self:
         """Returns the table that an earlier process left in a memory. Writes nothing.
 
-        ``known`` are the states of all rows as ``read_beside`` found them: only rows with others
-        are compared with their sums. Raises :class:`NeverCreated`, :class:`OtherVersion`,
-        :class:`WrongMemory` if it is another structure or size, and :class:`JournalDamaged` if a
-        row is not whole.
+        ``known`` are the states of all rows as ``read_beside`` found them: of tombstones only
+        those with others are compared with their sums. Raises :class:`NeverCreated`,
+        :class:`OtherVersion`, :class:`WrongMemory` if it is another structure or size, and
+        :class:`JournalDamaged` if a row is not whole.
         """
         header = read_header(memory)
         expected = _header(memory, header.identity)
@@ -97,10 +97,13 @@ class HoldTable:
         # In steps over all rows that Python takes at once: most of them are tombstones.
         states = opened._states()
         rows = range(len(states))
-        for row in compress(rows, map(ne, states, known or bytes(len(states)))):
+        lives = list(compress(rows, map(_LIVE.__and__, states)))
+        changed = compress(rows, map(ne, states, known or bytes(len(states))))
+        # The bytes of a hold are used, so a stray write since the first reading must be found.
+        for row in chain(lives, changed):
             if states[row] and not opened._is_whole(row, states[row]):
                 raise JournalDamaged(f"the hold in row {row} is damaged")
-        for row in compress(rows, map(_LIVE.__and__, states)):
+        for row in lives:
             opened._row_of[_hold(opened._body(row)).key] = row
         opened._free.extend(compress(rows, map(not_, states)))
         live = set(opened._row_of.values())

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from kvstore.core.journal.packing import unpack
 from kvstore.core.journal.rows import HoldRow, Row, Table, decode_row
 from kvstore.core.recovery.written import JournalContents
-from kvstore.ring import JournalUnusable, OtherVersion, ReadRecord, RingFollower, RingRecord
+from kvstore.ring import (
+    JournalDamaged,
+    JournalUnusable,
+    OtherVersion,
+    ReadRecord,
+    RingFollower,
+    RingRecord,
+)
 from kvstore.succession.hold_table import read_beside
 from kvstore.succession.journal_layout import find_memories
 from kvstore.succession.live_records import Payload, end_of_reservation
@@ -42,7 +49,8 @@ class JournalAhead:
     def contents(self) -> tuple[StoreRow, JournalContents]:
         """Returns the store and all that is written by now, as a head start reads it.
 
-        Raises :class:`~kvstore.ring.JournalUnusable` if the store is not there.
+        Raises :class:`~kvstore.ring.JournalUnusable` if the store is not there, or if a row cannot
+        be read.
         """
         self.follow()
         found: list[Payload] = []
@@ -50,21 +58,10 @@ class JournalAhead:
             self.end = end
             if payload is not None:
                 found += payloads_of((place, payload, is_ended))
-        written = RingRows()
-        written.restore(found)
-        rows: dict[Table, dict[object, Row]] = {table: {} for table in Table}
-        store: StoreRow | None = None
-        for name, data in written.rows(found):
-            if name == STORE_KEY:
-                version, *fields = unpack(data)
-                if version != JOURNAL_VERSION:
-                    raise OtherVersion(f"the journal has version {version}, not {JOURNAL_VERSION}")
-                store = StoreRow(*fields)
-            else:
-                table, key = table_and_key(name)
-                rows[table][key] = decode_row(table, data)
-        if store is None:
-            raise JournalUnusable("the journal has no store yet")
+        try:
+            store, rows = _rows(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalDamaged(f"the journal's rows cannot be read: {error}") from error
         # After the records: whoever kept a page that they remove had a hold by then.
         beside = read_beside(self._holds)
         self.hold_states = beside.states
@@ -72,6 +69,26 @@ class JournalAhead:
         rows[Table.HOLDS] = {**holds, **rows[Table.HOLDS]}
         records = [each for each in found if each[0] < ROW]
         return store, JournalContents(records, rows, ())
+
+
+def _rows(found: Sequence[Payload]) -> tuple[StoreRow, dict[Table, dict[object, Row]]]:
+    """Returns the store, and the rows of the ring by table and key."""
+    written = RingRows()
+    written.restore(found)
+    rows: dict[Table, dict[object, Row]] = {table: {} for table in Table}
+    store: StoreRow | None = None
+    for name, data in written.rows(found):
+        if name == STORE_KEY:
+            version, *fields = unpack(data)
+            if version != JOURNAL_VERSION:
+                raise OtherVersion(f"the journal has version {version}, not {JOURNAL_VERSION}")
+            store = StoreRow(*fields)
+        else:
+            table, key = table_and_key(name)
+            rows[table][key] = decode_row(table, data)
+    if store is None:
+        raise JournalUnusable("the journal has no store yet")
+    return store, rows
 
 
 def payloads_of(record: RingRecord) -> list[Payload]:

@@ -2,12 +2,14 @@
 
 import mmap
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import structlog
 
 from kvstore.core import PrefixCache
 from kvstore.core.journal.rows import Table
 from kvstore.core.recovery.head_start import HeadStart
+from kvstore.core.recovery.written import JournalContents
 from kvstore.core.values.slots import Generations
 from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
 from kvstore.holder.holder_process import DescriptorIdentity, close_all
@@ -24,17 +26,20 @@ class MemoryAhead:
     """A journal that was read beside its writer, and the trees that were built from it.
 
     ``memories`` are those of the journal, which the next owner goes on with. ``head_start`` is None
-    if what was read did not fit together. Writes nothing.
+    if none was wanted, or if what was read did not fit together. Writes nothing.
     """
 
     def __init__(
         self,
         carrier: DescriptorCarrier,
         settings: Mapping[str, str],
-        make: Callable[[int], PrefixCache],
+        make: Callable[[int], PrefixCache] | None,
         now: float,
     ) -> None:
-        """Raises ``CleanStart`` if the next server could not go on, and ``CarrierFailed``."""
+        """Raises ``CleanStart`` if the next server could not go on, and ``CarrierFailed``.
+
+        Without ``make`` it builds no trees.
+        """
         carried = carrier.descriptors()
         try:
             journal = {name: each for name, each in carried.items() if is_of_journal(name)}
@@ -50,21 +55,36 @@ class MemoryAhead:
             except JournalUnusable as error:
                 raise CleanStart(f"the journal is unusable: {error}") from error
             require_equal(store.settings, settings)
-            tables = {
-                extent_id: _table(carried[table_name(extent_id)])
-                for extent_id in contents.rows[Table.EXTENTS]
-                if isinstance(extent_id, int) and table_name(extent_id) in carried
-            }
-            try:
-                self.head_start = HeadStart(contents, tables, lambda: make(store.store_epoch), now)
-            except (KeyError, ValueError) as error:
-                log.info("head_start_failed", why=repr(error))
+            if make is not None:
+                tables = {
+                    extent_id: _table(carried[table_name(extent_id)])
+                    for extent_id in contents.rows[Table.EXTENTS]
+                    if isinstance(extent_id, int) and table_name(extent_id) in carried
+                }
+                self.head_start = _begun(contents, tables, partial(make, store.store_epoch), now)
         finally:
             close_all(each.descriptor for each in carried.values())
 
     def is_of(self, journal: Mapping[str, CarriedDescriptor]) -> bool:
         """Returns whether the journal of a later moment is still in the same memory."""
         return _identities(journal) == self._identities
+
+
+def _begun(
+    contents: JournalContents,
+    tables: Mapping[int, Generations],
+    make: Callable[[], PrefixCache],
+    now: float,
+) -> HeadStart | None:
+    """Returns a head start, or None if what was read does not fit together."""
+    try:
+        return HeadStart(contents, tables, make, now)
+    except (KeyError, ValueError) as error:
+        log.info("head_start_failed", why=repr(error))
+    except Exception as error:
+        # The recovery does not depend on it, nor does the server that is at work.
+        log.exception("head_start_failed", why=repr(error))
+    return None
 
 
 def _identities(journal: Mapping[str, CarriedDescriptor]) -> dict[str, DescriptorIdentity]:

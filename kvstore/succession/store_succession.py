@@ -159,12 +159,12 @@ class Succession:
         close_all(each.descriptor for each in carried.values())
         return any(is_of_journal(name) for name in carried)
 
-    def prepare(self, make: MakeCache, clock: Callable[[], float]) -> None:
+    def prepare(self, make: MakeCache | None, clock: Callable[[], float]) -> None:
         """Reads what the owner has written so far, and builds the trees of its cache.
 
         ``begin`` then has only the rest to read. Writes nothing, so the owner goes on meanwhile.
-        The caches of ``make`` MUST NOT write to slots. Raises ``CleanStart`` if ``begin`` could not
-        go on with the memory, and ``CarrierFailed``.
+        The caches of ``make`` MUST NOT write to slots. Without ``make`` it builds no trees. Raises
+        ``CleanStart`` if ``begin`` could not go on with the memory, and ``CarrierFailed``.
         """
         if self._carrier is None:
             return

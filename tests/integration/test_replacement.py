@@ -12,6 +12,8 @@ from typing import Self
 
 import pytest
 
+from kvstore.instance_lock import ReplacementLock
+from kvstore.runtime_dir import RuntimeDir
 from kvstore_client import Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import (
@@ -96,6 +98,27 @@ def stop_and_send(pidfd, number):
     send(pidfd, number)
 replacement.signal.pidfd_send_signal = stop_and_send
 server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
+sys.exit(server.run())
+"""
+
+# Waits less for the memory.
+WAITS_LESS = """
+import sys
+from functools import partial
+from kvstore import replacement, server
+server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
+sys.exit(server.run())
+"""
+# Stops once it leaves its memory, just before the holder hears of it.
+STOPS_AS_IT_LEAVES = """
+import os, signal, sys
+from kvstore import server
+from kvstore.succession.store_succession import Succession
+leave = Succession.leave
+def stop_and_leave(self):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    leave(self)
+Succession.leave = stop_and_leave
 sys.exit(server.run())
 """
 
@@ -260,6 +283,43 @@ def test_a_server_that_stops_before_the_signal_serves_on_once_it_continues(
     assert store.log.count("clean_start") == 1
 
 
+def test_a_server_that_stops_as_it_leaves_keeps_its_memory_until_it_ends(
+    flags: tuple[str, ...],
+) -> None:
+    """The other one says so and ends; the next start goes on with the memory."""
+    with running_store(*flags, program=("-c", STOPS_AS_IT_LEAVES)) as store:
+        client, namespace = open_client(store.runtime_dir)
+        with closing(client):
+            write_and_insert(namespace, TOKENS)
+            status, error = ended(store, *flags, "--replace", program=("-c", WAITS_LESS))
+            assert status == 1
+            assert "was asked for its memory" in error
+            assert "memory_left_to_the_next" in store.log
+            store.resume()
+            assert store._started().wait(LIMIT) == 0
+            store._program = ["-m", "kvstore"]
+            store.start()
+            assert wait_until(lambda: hits(namespace))
+        assert store.log.count("clean_start") == 1
+
+
+def test_of_two_new_servers_one_waits_for_another_time(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """The second one ends, and neither the running server nor the first one notices it."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        with ReplacementLock(RuntimeDir(store.runtime_dir)):
+            status, error = ended(store, *flags, "--replace")
+        assert status == 1
+        assert "another kvstore-server is about to replace" in error
+        assert hits(namespace)
+        store.replace()
+        assert wait_until(lambda: hits(namespace))
+    assert "replacement_refused" not in store.log
+
+
 def test_if_the_new_server_dies_the_other_one_serves_on(
     store: RunningStore, flags: tuple[str, ...]
 ) -> None:
@@ -302,14 +362,18 @@ def test_a_signal_of_nobody_who_waits_changes_nothing(store: RunningStore) -> No
         assert hits(namespace)
 
 
+@pytest.mark.parametrize("more", [(), ("--debug-poison-freed-slots",)])
 def test_a_server_with_other_settings_does_not_take_the_place(
-    store: RunningStore, flags: tuple[str, ...]
+    store: RunningStore, flags: tuple[str, ...], more: tuple[str, ...]
 ) -> None:
-    """It would discard the memory, so it says why and ends before the signal."""
+    """It would discard the memory, so it says why and ends before the signal.
+
+    So does one that poisons freed slots, which builds no trees ahead.
+    """
     client, namespace = open_client(store.runtime_dir)
     with closing(client):
         write_and_insert(namespace, TOKENS)
-        status, error = ended(store, *flags, "--prefix-cache-backend", "hash", "--replace")
+        status, error = ended(store, *flags, *more, "--prefix-cache-backend", "hash", "--replace")
         assert status == 1
         assert "these settings changed: prefix_cache_backend" in error
         assert hits(namespace)

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore.core.journal.rows import CounterRow, HoldRow, IdScope, Table
-from kvstore.ring import JournalUnusable, NeverCreated, OtherVersion
+from kvstore.ring import JournalDamaged, JournalUnusable, NeverCreated, OtherVersion
 from kvstore.succession import durable_journal
 from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.journal_ahead import JournalAhead
@@ -89,6 +89,28 @@ def test_a_damaged_hold_is_found_by_the_start(world: World) -> None:
     world.memories["journal-holds"][128 + 30] ^= 1
     with pytest.raises(JournalUnusable, match="the hold in row 0 is damaged"):
         DurableJournal.open(world.memories, ahead)
+
+
+def test_a_stray_write_to_a_hold_that_was_read_is_found(world: World) -> None:
+    """Its bytes are used once more, although its state is the same."""
+    world.journal.hold(pin(3))
+    ahead = JournalAhead(world.memories)
+    ahead.contents()
+    world.memories["journal-holds"][128 + 30] ^= 1
+    with pytest.raises(JournalUnusable, match="the hold in row 0 is damaged"):
+        DurableJournal.open(world.memories, ahead)
+
+
+def test_a_row_that_cannot_be_read_is_damage(world: World) -> None:
+    """A start says the same of it."""
+    world.journal.put(Table.COUNTERS, "ids", CounterRow(5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(durable_journal, "encode_row", lambda _: b"no row")
+        world.journal.put(Table.COUNTERS, "ids", CounterRow(6))
+    with pytest.raises(JournalDamaged, match="rows cannot be read"):
+        JournalAhead(world.memories).contents()
+    with pytest.raises(JournalDamaged, match="rows cannot be read"):
+        DurableJournal.open(world.memories)
 
 
 def test_it_refuses_what_a_start_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

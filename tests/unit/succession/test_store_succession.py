@@ -229,19 +229,39 @@ def test_a_head_start_that_fails_costs_only_its_time(
     def fail(*_: object) -> None:
         raise ValueError("a fault")
 
+    def fail_otherwise(*_: object) -> None:
+        raise IndexError("a fault")
+
     with monkeypatch.context() as patch:
         patch.setattr(HeadStart, "complete", fail)
-        second = Server(carrier, ahead=ahead)
-    assert "a fault" in str(second.log["store_recovered"]["head_start"])
+        server = Server(carrier, ahead=ahead)
+    assert "a fault" in str(server.log["store_recovered"]["head_start"])
+    assert server.found(namespace_id) == PAGES
+    for each in (fail, fail_otherwise):
+        with monkeypatch.context() as patch:
+            patch.setattr(HeadStart, "__init__", each)
+            ahead = prepared(carrier)
+        server.end()
+        server = Server(carrier, ahead=ahead)
+        assert server.log["store_recovered"]["head_start"] == "none"
+        assert server.found(namespace_id) == PAGES
+    server.end()
+
+
+def test_settings_are_compared_also_where_no_trees_are_built(carrier: MemoryCarrier) -> None:
+    """Then a recovery from nothing goes on with what was read."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    other = Succession(carrier, settings={"device": "cuda"}, journal_bytes=JOURNAL_BYTES)
+    with pytest.raises(CleanStart, match="these settings changed: device"):
+        other.prepare(None, ManualClock())
+    ahead = Succession(carrier, settings=SETTINGS, journal_bytes=JOURNAL_BYTES)
+    ahead.prepare(None, ManualClock())
+    first.end()
+    second = Server(carrier, ahead=ahead)
+    assert second.log["store_recovered"]["head_start"] == "none"
     assert second.found(namespace_id) == PAGES
-    with monkeypatch.context() as patch:
-        patch.setattr(HeadStart, "__init__", fail)
-        ahead = prepared(carrier)
     second.end()
-    third = Server(carrier, ahead=ahead)
-    assert third.log["store_recovered"]["head_start"] == "none"
-    assert third.found(namespace_id) == PAGES
-    third.end()
 
 
 def test_a_head_start_of_other_memory_is_not_used(carrier: MemoryCarrier) -> None:
