@@ -186,6 +186,7 @@ class RemoteStore:
             seconds=settings.timeout_seconds,
             tick=self._tick,
             check=self._removals.check,
+            bad=self._page_names.bad,
         )
         self._refreshes = Refreshes(
             self._page_names,
