@@ -22,11 +22,14 @@ class EngineClock:
     """The engine's clock as this host last read it; before that its own. Thread-safe."""
 
     def __init__(self, wall_seconds: float) -> None:
+        self.is_known = False
+        """The engine has told its time."""
         self._offset_ms = int(1000 * (wall_seconds - monotonic()))
 
     def set(self, engine_ms: int) -> None:
         """Takes over the engine's time, in milliseconds since 1970."""
         self._offset_ms = engine_ms - int(1000 * monotonic())
+        self.is_known = True
 
     def now_ms(self) -> int:
         """Returns the engine's time, in milliseconds since 1970."""

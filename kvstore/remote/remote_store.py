@@ -140,7 +140,8 @@ class RemoteStore:
     def _make_history(self, secret: bytes, state_folder: Path) -> None:
         settings, clock = self._settings, self._clock
         codec = RevisionCodec(secret)
-        journal = RemovalJournal(state_folder, ttl_seconds=settings.ttl_seconds)
+        self._engine_clock = EngineClock(time.time())
+        journal = RemovalJournal(state_folder, self._engine_clock, ttl_seconds=settings.ttl_seconds)
         self._namespaces = RemoteNamespaces(journal)
         self._controls = Controls(self._calls, self._names, codec, ttl_seconds=settings.ttl_seconds)
         self._gate = ShardRevisions(self._namespaces, self._controls, codec, writes=settings.writes)
@@ -177,11 +178,10 @@ class RemoteStore:
             self._call,
         )
         self._lineage = Lineage()
-        engine_clock = EngineClock(time.time())
-        expiry = Expiry(engine_clock, settings.ttl_seconds)
+        expiry = Expiry(self._engine_clock, settings.ttl_seconds)
         self._upkeep = Upkeep(
             self._quiet_calls,
-            engine_clock,
+            self._engine_clock,
             clock,
             seconds=settings.timeout_seconds,
             tick=self._tick,

@@ -8,15 +8,15 @@ A file that cannot be read counts as absent: then the host hears of the namespac
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 from xxhash import xxh3_64_digest
 
-from kvstore.remote.expiry import BUCKET_SECONDS
+from kvstore.remote.expiry import BUCKET_SECONDS, EngineClock
 from kvstore.remote.history.controls import LIVES
 from kvstore.remote.names import SHARD_COUNT
 from kvstore.remote.revisions import NO_REMOVAL, Revision
@@ -39,32 +39,32 @@ class JournalEntry:
     known: Mapping[int, Revision] = field(default_factory=dict)
     is_owed: bool = False
     removed_at: float = 0.0
-    """Seconds since 1970, 0 without a removal."""
+    """Seconds since 1970 by the engine's clock, 0 without a removal."""
 
 
 class RemovalJournal:
     """The files of a folder, which is made if it is absent. Thread-safe for different namespaces.
 
-    ``wall`` returns seconds since 1970. Own removals are remembered for ``ttl_seconds``: by then
-    the engine has no page of before. A file without a change for ``LIVES`` times as long is deleted
-    at the next start, unless a removal is owed.
+    Own removals are remembered for ``ttl_seconds`` of the engine's clock: by then it has no page of
+    before. A file without a change for ``LIVES`` times as long, and without an own removal, is
+    deleted at the next start. This host's clock decides that, since it only hears again of what
+    others removed.
     """
 
-    def __init__(
-        self, folder: Path, *, ttl_seconds: float, wall: Callable[[], float] = time.time
-    ) -> None:
-        self.wall = wall
+    def __init__(self, folder: Path, clock: EngineClock, *, ttl_seconds: float) -> None:
+        self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._delete_old()
 
     def load(self, namespace: bytes) -> JournalEntry:
-        """Returns what is known of a namespace."""
-        return self._read(self._path(namespace)) or JournalEntry()
+        """Returns what is known of a namespace, without an own removal that is over."""
+        entry = self._read(self._path(namespace)) or JournalEntry()
+        return replace(entry, removed_at=0.0) if self.is_over(entry.removed_at) else entry
 
     def all(self) -> Iterator[tuple[bytes, JournalEntry]]:
-        """Yields each namespace that has a file."""
+        """Yields each namespace that has a file, with removals that are over too."""
         for path in sorted(self._folder.glob("*" + _ENDING)):
             entry = self._read(path)
             if entry is not None:
@@ -94,15 +94,27 @@ class RemovalJournal:
     def _path(self, namespace: bytes) -> Path:
         return self._folder / (namespace.hex() + _ENDING)
 
-    def is_recent(self, removed_at: float) -> bool:
-        """Returns whether the engine may still have pages from before a removal."""
-        return removed_at > self.wall() - self._ttl_seconds - BUCKET_SECONDS
+    def now(self) -> float:
+        """Returns the engine's time, in seconds since 1970. A jump of this host's changes nothing.
+
+        Before the engine has told it, the time is this host's.
+        """
+        return self._clock.now_ms() / 1000
+
+    def is_over(self, removed_at: float) -> bool:
+        """Returns whether the engine has no page from before a removal any more.
+
+        False until the engine has told its time.
+        """
+        oldest = self.now() - self._ttl_seconds - BUCKET_SECONDS
+        return self._clock.is_known and removed_at <= oldest
 
     def _delete_old(self) -> None:
-        oldest = self.wall() - LIVES * self._ttl_seconds
+        oldest = time.time() - LIVES * self._ttl_seconds
         for path in self._folder.glob("*" + _ENDING):
             entry = self._read(path)
-            if path.stat().st_mtime < oldest and not (entry is not None and entry.is_owed):
+            is_needed = entry is not None and (entry.is_owed or entry.removed_at)
+            if path.stat().st_mtime < oldest and not is_needed:
                 path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> JournalEntry | None:
@@ -123,7 +135,7 @@ class RemovalJournal:
             return None
         shards = enumerate(_SHARD.iter_unpack(body[_HEAD.size :]))
         known = {shard: Revision(*each) for shard, each in shards if each[0]}
-        return JournalEntry(known, is_owed, removed_at if self.is_recent(removed_at) else 0.0)
+        return JournalEntry(known, is_owed, removed_at)
 
 
 def _replace(path: Path, content: bytes) -> None:

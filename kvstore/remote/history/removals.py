@@ -22,6 +22,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Any shard can have pages after a removed one.
 ALL_SHARDS: Final = range(SHARD_COUNT)
 CLOSE_SECONDS: Final = 5.0
+# Removals that a check forgets at most, each of which it writes to a file.
+MOST_OVER: Final = 64
 
 
 class Outdone(Exception):
@@ -95,9 +97,12 @@ class RemoteRemovals:
         """Compares with the engine the removals of this host that it may have forgotten."""
         with self._namespaces.mutex:
             wanted = [*self._namespaces.removed(), *self._namespaces.hidden()]
-            for each in wanted:
-                if not self._journal.is_recent(each.removed_at):
-                    each.removed_at = 0.0
+            over = [each for each in wanted if each.removed_at]
+            over = [each for each in over if self._journal.is_over(each.removed_at)][:MOST_OVER]
+            for each in over:
+                each.removed_at = 0.0
+        for each in over:
+            self._namespaces.save(each)
         self._due.wake()
         for each in wanted:
             self._due.add(each.digest)
@@ -174,7 +179,7 @@ class RemoteRemovals:
             raise Outdone("another host removed pages of the namespace at the same time")
         unheard |= Age.LATER in ages
         with self._namespaces.mutex:
-            record.removed_at = self._journal.wall()
+            record.removed_at = self._journal.now()
             record.unheard += unheard
             if not record.is_unheard:
                 self._namespaces.accept(record, written)

@@ -3,6 +3,7 @@
 The names in parentheses are those of the attack on the design that each test repeats.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -390,6 +391,44 @@ def test_an_old_value_of_the_journal_counts_for_nothing(host: RemoteHost, tmp_pa
     host.until(lambda: host.heard)
     host.settle()
     assert host.heard == [NAMESPACE]
+
+
+def test_a_jump_of_the_clock_forgets_no_removal(
+    host: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the host serves nor at its next start. The engine's clock counts."""
+    host.publish(0)
+    before = dict(host.values)
+    assert host.pages.remove(0)
+    real = time.time
+
+    def keep_the_engine() -> None:
+        host.engine._now_ms = lambda: int(real() * 1000)  # type: ignore[method-assign]
+
+    keep_the_engine()
+    monkeypatch.setattr(time, "time", lambda: real() + 100 * 86_400)
+    host.store._removals.check()
+    host.store.close()
+    host.open()
+    keep_the_engine()
+    host.until(lambda: host.engine.calls.count("time_ms"))
+    host.store._engine_clock.set(int(real() * 1000))
+    host.store._removals.check()
+    host.settle()
+    with host.store._namespaces.record(NAMESPACE) as record:
+        assert record.removed_at
+    host.values.clear()
+    host.values.update(before)
+    host.store._removals.check()
+    assert host.look(0) == 0
+    host.settle()
+    assert host.look(0) == 0
+    # The engine has none of the pages by then, and the file does not name the removal any more.
+    host.store._engine_clock.set(int((real() + 2 * 86_400) * 1000))
+    host.store._removals.check()
+    with host.store._namespaces.record(NAMESPACE) as record:
+        assert not record.removed_at
+    assert not host.store._removals._journal.load(NAMESPACE).removed_at
 
 
 def test_a_read_that_was_asked_before_a_removal_finds_nothing(host: RemoteHost) -> None:
