@@ -18,6 +18,9 @@ def delete_namespace(machine: MachineState, opener: ModelLease) -> None:
     removed = remove_in_parts(machine, (0, 1, 3, 50)[len(held_before) % 4])
     machine.model.remove(b"")
     machine.model.disk.forbid(b"")
+    for each in machine.model.disk.reads.values():
+        # Nobody in the next namespace waits for them.
+        each.planned.clear()
     removed = removed.plus(machine.cache.delete_namespace(OWNER, machine.namespace_id))
     assert removed.evicted_page_count + removed.detached_page_count == gone
     kept = sum(prefix not in machine.model.cached for prefix in held_before)

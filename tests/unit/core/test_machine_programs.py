@@ -15,8 +15,9 @@ from machine.disk_writes import tell
 from machine.extents import retire
 from machine.matches import match_and_check
 from machine.moves import finish, let_go, plan_once
-from machine.namespaces import remove_in_parts
+from machine.namespaces import delete_namespace, remove_in_parts
 from machine.state import OWNER
+from machine.verification import ask, judge, write_over
 from naive.copies import FIRST, LOWER
 
 MACHINES = [CacheMachine, HashedPages, TwoTiersOfHashedPages]
@@ -99,3 +100,29 @@ def test_an_extent_that_retires_in_parts_leaves_what_was_handed_out(
     data.draw.side_effect = [set(), most]
     retire(in_two_tiers, data, extent_id)
     in_two_tiers.index_is_the_model()
+
+
+def test_corrupt_pages_of_a_path_go_at_once(in_two_tiers: TwoTiersOfHashedPages) -> None:
+    """They go from the top, so a hold keeps the copies in tier 2 above its last page."""
+    lease = next(iter(in_two_tiers.model.leases.values()))
+    [pin] = lease.pins.values()
+    for _, slot in pin.path:
+        write_over(in_two_tiers, slot)
+    asked = pin.sequence, MatchOptions(in_two_tiers.fresh())
+    expected, match, inspection = ask(in_two_tiers, lease, asked)
+    assert inspection is not None
+    assert not judge(in_two_tiers, inspection, expected, match, repeat=False)
+    in_two_tiers.index_is_the_model()
+
+
+def test_what_is_read_for_a_deleted_namespace_is_read_again(machine: CacheMachine) -> None:
+    """Nobody in the next namespace waits for it."""
+    lease = next(iter(machine.model.leases.values()))
+    data = Mock(spec=st.DataObject)
+    data.draw.side_effect = [lease.lease_id, b"", False, 1] * 2
+    machine.load(data=data, pages=[3, 3], meanwhile="later")
+    delete_namespace(machine, lease)
+    machine.load(data=data, pages=[3, 3], meanwhile="later")
+    assert [len(each.targets) for each in machine.reads] == [1, 1]
+    machine.finish_loads()
+    machine.index_is_the_model()
