@@ -2,7 +2,8 @@
 
 Callers on lanes make calls on a fixed schedule. A call's latency counts from its time in the
 schedule. One store has tier 1 alone and nothing else to do. The other has all tiers, metrics and
-work beside the calls. They take turns.
+work beside the calls. They take turns. With ``--floor`` the first store is also measured while
+the second one works for nobody: no store on this machine can do better beside such work.
 """
 
 import json
@@ -24,14 +25,14 @@ from support import machine
 from support.rpc.cycle import prompt_of
 from support.rpc.worker import Worker, attached_worker
 from support.table_console import table_console
-from support.tails.background import KINDS, Background, background_of, insert
+from support.tails.background import CALLS, KINDS, Background, background_of, insert
 from support.tails.figures import QUANTILES, figures_of, ratios
 from support.tails.fleet import CALLERS, Fleet, fleet_of, joined
 from support.tails.namespaces import PAGE_BYTES, fresh_prompts, key_of
 from support.tails.open_loop import NEW_PAGES, TOKENS, Latencies
 
 TIERS = "tiers"
-ALONE, BUSY = "alone", "busy"
+ALONE, BUSY, FLOOR = "alone", "busy", "floor"
 # Pages of tier 1; tier 2 has twice as many, and tier 3 four times as many.
 SLOTS = 1 << 15
 MEMORY = SLOTS * PAGE_BYTES
@@ -52,15 +53,21 @@ class Plan(NamedTuple):
     rounds: int
     seconds: float
     calls_per_second: float
+    has_floor: bool = False
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways of each checkout."""
+        return (ALONE, BUSY, FLOOR) if self.has_floor else (ALONE, BUSY)
 
 
 class Way(NamedTuple):
-    """A store, a worker of it, and the work beside its callers, if any."""
+    """A store, a worker of it, and the work beside its callers, in that store or in another."""
 
     name: str
     store: RunningStore
     worker: Worker
-    background: Background | None
+    beside: Sequence[Background] = ()
 
 
 def measure(plan: Plan) -> dict[str, Latencies]:
@@ -81,7 +88,7 @@ def measure(plan: Plan) -> dict[str, Latencies]:
 
 
 def _ways(name: str, tree: Path | None, plan: Plan, stack: ExitStack) -> list[Way]:
-    """Starts the two stores of one checkout, and the process with the work beside one."""
+    """Starts the two stores of one checkout, and the processes with the work of one."""
     program = ("-m", "kvstore")
     if tree is not None:
         paths = [str(tree), str(tree / "clients/python")]
@@ -98,8 +105,16 @@ def _ways(name: str, tree: Path | None, plan: Plan, stack: ExitStack) -> list[Wa
     port = int(busy.log.partition("http_listening")[2].partition("port=")[2].split()[0])
     kinds = tuple(each for each in KINDS if each in plan.work)
     background = stack.enter_context(background_of(busy.runtime_dir, port, kinds))
+    beside: dict[str, tuple[RunningStore, tuple[Background, ...]]] = {
+        ALONE: (alone, ()),
+        BUSY: (busy, (background,)),
+    }
+    if plan.has_floor:
+        # Without calls the store would not work in small parts.
+        calls = stack.enter_context(background_of(busy.runtime_dir, port, (CALLS,)))
+        beside[FLOOR] = alone, (background, calls)
     ways = []
-    for way, store, work in ((ALONE, alone, None), (BUSY, busy, background)):
+    for way, (store, work) in beside.items():
         key = key_of(CALLERS)
         worker = stack.enter_context(attached_worker(store.runtime_dir, key=key))
         ways.append(Way(f"{name} {way}", store, worker, work))
@@ -113,18 +128,18 @@ def _fill(way: Way) -> None:
 
 
 def _slice(way: Way, fleet: Fleet, plan: Plan, seconds: float) -> Latencies:
-    if way.background is not None:
-        way.background.prepare(seconds)
+    for each in way.beside:
+        each.prepare(seconds)
     # What was inserted since may have taken its place.
     insert(way.worker, prompt_of(TOKENS))
     sleep(PAUSE)
-    if way.background is not None:
-        way.background.begin(seconds)
+    for each in way.beside:
+        each.begin(seconds)
     before = machine.cpu_seconds(way.store.pid)
     latencies = fleet.measure(way.name, seconds, plan.calls_per_second)
     spent = machine.cpu_seconds(way.store.pid) - before
-    if way.background is not None:
-        way.background.wait()
+    for each in way.beside:
+        each.wait()
     return latencies._replace(cores=(spent / seconds,))
 
 
@@ -149,11 +164,13 @@ def document_of(
         },
         "trees": {
             name: {
-                ALONE: figures[f"{name} {ALONE}"],
-                BUSY: figures[f"{name} {BUSY}"],
-                "ratios": ratios(figures[f"{name} {BUSY}"], figures[f"{name} {ALONE}"]),
+                **{way: figures[f"{name} {way}"] for way in plan.ways},
+                "ratios": {
+                    way: ratios(figures[f"{name} {way}"], figures[f"{name} {ALONE}"])
+                    for way in plan.ways[1:]
+                },
                 "cores": {
-                    way: round(median(measured[f"{name} {way}"].cores), 2) for way in (ALONE, BUSY)
+                    way: round(median(measured[f"{name} {way}"].cores), 2) for way in plan.ways
                 },
                 "refused": measured[f"{name} {BUSY}"].refused,
             }
@@ -167,11 +184,12 @@ def table_of(document: Mapping[str, Any]) -> Table:
     table = Table("checkout", "call", "way", *QUANTILES, "max", title="microseconds")
     for name, tree in document["trees"].items():
         for call in tree[ALONE]:
-            for way in (ALONE, BUSY):
+            for way in tree["cores"]:
                 cells = [f"{tree[way][call][f'{key}_us']:,.0f}" for key in (*QUANTILES, "max")]
                 table.add_row(name, call, way, *cells)
-            shares = [str(tree["ratios"][call][key]) for key in QUANTILES]
-            table.add_row(name, call, "ratio", *shares, "")
+            for way, shares in tree["ratios"].items():
+                cells = [str(shares[call][key]) for key in QUANTILES]
+                table.add_row(name, call, f"{way} / {ALONE}", *cells, "")
     for name, tree in document["trees"].items():
         for way, cores in tree["cores"].items():
             table.add_row(name, "cores", way, str(cores))
@@ -194,6 +212,9 @@ def main(
     ] = CALLS_PER_SECOND,
     rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
     seconds: Annotated[float, typer.Option(help="Seconds of each slice.")] = 0.0,
+    floor: Annotated[
+        bool, typer.Option(help="Also measure the first store beside the second one's work.")
+    ] = False,
 ) -> None:
     """Measures the latency of calls beside work in the background, and without."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
@@ -206,7 +227,7 @@ def main(
     if beside is not None:
         trees["beside"] = beside.resolve()
     times = rounds or usual[0], seconds or usual[1]
-    plan = Plan(trees, work or (TIERS, *KINDS), *times, calls)
+    plan = Plan(trees, work or (TIERS, *KINDS), *times, calls, has_floor=floor)
     before = machine.load_average()
     measured = measure(plan)
     document = document_of(plan, measured, (before, machine.load_average()))

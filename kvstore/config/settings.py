@@ -521,10 +521,10 @@ class Config(BaseSettings):
     `valkey+unix:///PATH`, `valkeys://HOST:PORT` with TLS, `valkey://HOST:PORT` in clear,
     `valkeys+cluster://HOST:PORT,...`, `valkeys+sentinel://HOST:PORT,.../NAME`, `file:///PATH`
     for a shared folder, and `s3://BUCKET/PREFIX?endpoint=URL`; docs/how-to-remote.md has the
-    steps for each. It has no password: that is in `remote_credential_file`. Needs
+    steps for each. The password is in `remote_credential_file`, never in the address. Needs
     `remote_key_file`, and `tenants_file` or `remote_trust_uids`. The server starts and serves
     while the engine does not answer. Wrong when `kvstore_remote_up` is 0: `kvstore-ctl doctor`
-    says why. Absent: no remote tier. Start with: none, and an engine in the same rack.
+    says why. Absent: no remote tier. Start with: none, then an engine in the same rack.
     """
 
     remote_key_file: Annotated[
@@ -532,10 +532,10 @@ class Config(BaseSettings):
     ] = None
     """The secret of the hosts that share pages: a file of 32 random bytes, mode 0600.
 
-    `(umask 077; head -c 32 /dev/urandom > FILE)` makes one; all hosts get the same bytes. Pages
-    are sealed with it, and their names are made with it, so the engine's administrator reads
-    neither. Another secret is an empty tier. Wrong when hosts do not find each other's pages and
-    `kvstore-ctl stats` shows another `key_id` on each. Needed with `remote_url`. Absent: none.
+    `(umask 077; head -c 32 /dev/urandom > FILE)` makes one; copy it to all hosts. It encrypts
+    pages and their names, so the engine's administrator can read neither. With another secret
+    the tier is empty. Wrong when hosts do not find each other's pages and
+    `kvstore-ctl remote` shows another key id on each. Needed with `remote_url`. Absent: none.
     Start with: one file for each group of hosts that trust each other.
     """
 
@@ -546,20 +546,20 @@ class Config(BaseSettings):
     ] = None
     """The engine's user and password, a line each, in a file that others cannot read.
 
-    One line is a password alone. For S3 it is the id of the access key, and the secret key.
+    A single line is a password without a user. For S3 the lines are the id of the access key and
+    the secret key. The store reads the file again for each connection to Valkey.
     Wrong when the log has `remote_engine_away` with NOAUTH, WRONGPASS or NOPERM:
-    docs/remote-engines.md has the rights that the user needs. Absent: no credential; for S3
-    those of the environment.
-    Start with: a user of its own for kvstore.
+    docs/remote-engines.md has the rights that the user needs. Absent: no credential, and for S3
+    the keys of the environment or of the machine's role. Start with: a user for kvstore alone.
     """
 
     remote_ca_file: Annotated[
         FilePath | None,
         Symptoms(metrics="kvstore_remote_up", stats="reason", log="remote_engine_away"),
     ] = None
-    """Certificates, in PEM, of those who sign the engine's certificate.
+    """The certificates, in PEM, of the authorities that sign the engine's certificate.
 
-    For `valkeys://...`; the name in the address has to be the certificate's. Wrong when the log has
+    For `valkeys://...`. The certificate has to have the name in the address. Wrong when the log has
     `remote_engine_away` with CERTIFICATE_VERIFY_FAILED. Absent: those of the operating system.
     Start with: none for a certificate of a public authority.
     """
@@ -574,10 +574,10 @@ class Config(BaseSettings):
     """When a page is written to the remote tier.
 
     `through`: soon after it was inserted, so that other hosts find it before its second use.
-    `second-touch`: when this host inserts or matches it for the second time, for an engine where
-    writes cost. `off`: never; this host reads what others write, and none of them has to trust
-    its pages. Wrong when `kvstore_remote_written_pages_total` is many times the pages that all
-    hosts read. Absent: through, and second-touch for s3. Start with: absent.
+    `second-touch`: when this host inserts or matches it for the second time, for an engine whose
+    writes cost money. `off`: never; this host only reads what others write. Wrong when
+    `kvstore_remote_written_pages_total` is many times the pages that all hosts read. Absent:
+    through, and second-touch for s3. Start with: absent.
     """
 
     @property
@@ -602,9 +602,9 @@ class Config(BaseSettings):
     ] = 0.3
     """The longest wait for a short call of the engine, such as a lookup.
 
-    Beside it a match waits at most a quarter of its own time for the remote tier. Too short when
-    `answer="failed"` of `kvstore_remote_looks_total` grows with an engine that works; too long
-    when requests wait for an engine that hangs. Start with: 0.3, and 1 for s3.
+    A match waits at most a quarter of its own time for the remote tier, if that is shorter. Too
+    short when `answer="failed"` of `kvstore_remote_looks_total` grows although the engine works;
+    too long when requests wait for an engine that hangs. Start with: 0.3, and 1 for s3.
     """
 
     remote_ttl: Annotated[
@@ -613,9 +613,9 @@ class Config(BaseSettings):
     ] = 86_400.0
     """The time that a page stays in the engine after its last use.
 
-    It is the engine's that deletes it, at most ten minutes later; in a shared folder nothing does.
-    Removals are remembered for as long. Too long when S3 costs more than it saves; too short when
-    prompts come back on another day. Start with: 86400, a day.
+    The engine deletes it at most ten minutes later. A shared folder deletes nothing, and S3 only by
+    a rule of the bucket. The store remembers its removals for as long. Too long when S3 costs more
+    than it saves; too short when prompts come back on another day. Start with: 86400, a day.
     """
 
     remote_insecure: Annotated[
@@ -623,8 +623,8 @@ class Config(BaseSettings):
     ] = False
     """Allows an engine without TLS: `valkey://...` and S3 over HTTP.
 
-    Pages are sealed all the same. Whoever sees the network reads the engine's password, can delete
-    pages, and sees which hosts share how many pages. Start with: no.
+    Pages are still encrypted. An observer of the network reads the engine's password, can then
+    delete pages, and sees how many pages each host shares. Start with: no.
     """
 
     remote_trust_uids: Annotated[
@@ -632,21 +632,21 @@ class Config(BaseSettings):
     ] = False
     """Shares pages of the tenant `uid-N` with the tenant `uid-N` of every other host.
 
-    Without a `tenants_file` a tenant is a uid, and a uid may be another person on another host:
-    they would share pages and could write wrong ones for each other. Say yes where all hosts have
-    the same users, or one user alone. Start with: no, and a `tenants_file`.
+    Without a `tenants_file` a tenant is a uid, and a uid may be another person on another host. Two
+    such people would share pages, and could write wrong ones for each other. Say yes if all hosts
+    have the same users, or only one user. Start with: no, and a `tenants_file`.
     """
 
     remote_producer: Annotated[
         Producer | None,
         Symptoms(metrics="kvstore_remote_looks_total", stats="missed_look_count key_id"),
     ] = None
-    """The kind of machine that computes the pages: hosts of another kind share none with it.
+    """The kind of machine that computes the pages: hosts of different kinds share no pages.
 
     For results that must not depend on which machine computed a page, such as those of the
-    deterministic mode on two kinds of GPU. Any text, equal on equal machines: `h100-driver570`.
-    Wrong when equal hosts differ in it: they find nothing of each other. Absent: all hosts with
-    the same secret share. Start with: none.
+    deterministic mode on two kinds of GPU. Give equal machines the same text, such as
+    `h100-driver570`. Wrong when equal hosts have different texts: they find no pages of each other.
+    Absent: all hosts with the same secret share. Start with: none.
     """
 
     remote_replicas: Annotated[
@@ -654,19 +654,19 @@ class Config(BaseSettings):
     ] = 0
     """Replicas that have to have a removal before the server answers that it is done.
 
-    For Valkey with replicas: without it a removal may be lost with the primary, until this host
-    writes it again. Needs the right `+wait`. Wrong when removals fail while fewer replicas are
+    For Valkey with replicas. With 0 a removal may be lost with the primary, until this host writes
+    it again. Needs the right `+wait`. Wrong when removals fail while fewer replicas are
     connected. Start with: 0, and 1 with Sentinel or a cluster.
     """
 
     remote_state_dir: Annotated[
         FolderPath | None, Symptoms(stats="pending_removal_count", log="tier3_removal_failed")
     ] = None
-    """A folder, this server's alone, that keeps its removals until the engine has them for good.
+    """A folder that only this server uses, for removals until the engine has them for good.
 
-    It outlives restarts: a page that was removed while the engine was away stays removed. Made
-    with mode 0700 where it is not there. Wrong when it is on a file system that a restart
-    empties. Absent: beside `tier3_path`, else in `$STATE_DIRECTORY`, else in
+    It has to outlive restarts, so that a page removed while the engine was away stays removed. The
+    server makes it with mode 0700 if it does not exist. Wrong when it is on a file system that a
+    restart empties. Absent: beside `tier3_path`, else in `$STATE_DIRECTORY`, else in
     `$XDG_STATE_HOME/kvstore` or ~/.local/state/kvstore, in a folder named after `runtime_dir`.
     Start with: absent, and a volume in a container.
     """

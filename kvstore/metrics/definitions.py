@@ -328,7 +328,7 @@ OF_TIERS: Final = (
     ),
     gauge(
         "kvstore_tier3_read_bytes_per_second",
-        "Bytes a second that loads came with lately; 0 before the first.",
+        "Recent bandwidth of loads, in bytes a second; 0 before the first.",
         "Falls: other programs use the disk, or it wears.",
         DISK.each(lambda tier3: tier3.bandwidth),
     ),

@@ -15,15 +15,16 @@ from kvstore.service.page_io.slow_tier import TierState
 OF_REMOTE: Final = (
     gauge(
         "kvstore_remote_up",
-        "1 while the engine takes and gives pages, 0 while it is away or has not confirmed a "
-        "removal. Without a remote tier none of these is shown.",
+        "1 while the store reads and writes pages in the engine, 0 while the engine is away or has "
+        "not confirmed a removal. Without a remote tier these metrics are absent.",
         "0: `kvstore-ctl doctor` says why; requests compute meanwhile.",
         REMOTE_STORE.each(lambda use: use.tier.state is TierState.OPEN),
     ),
     counter(
         "kvstore_remote_looks_total",
         "Lookups of a prompt's pages: all found (`hit`), some (`partial`), none (`miss`), not "
-        "asked (`skipped`), or no answer in time (`failed`).",
+        "asked (`skipped`), or no answer in time (`failed`). `skipped`: the engine is away, or a "
+        "miss is likely.",
         "`failed` grows: the engine is slow; `--remote-timeout`. `miss` alone: other keys or "
         "producers on the hosts, or no host writes.",
         REMOTE_LOOKS.each(float),
@@ -31,7 +32,7 @@ OF_REMOTE: Final = (
     counter(
         "kvstore_remote_look_seconds_total",
         "Seconds of all lookups.",
-        "Over the lookups more than a few milliseconds: the engine is far or busy.",
+        "More than a few milliseconds a lookup: the engine is far or busy.",
         REMOTE.each(lambda use: use.look_seconds),
     ),
     counter(
@@ -48,25 +49,25 @@ OF_REMOTE: Final = (
     ),
     gauge(
         "kvstore_remote_load_bytes_per_second",
-        "Bytes a second that loads came with lately; 0 before the first.",
+        "Recent bandwidth of loads, in bytes a second; 0 before the first.",
         "Below the break-even of sizing.md: computing is faster.",
         REMOTE_STORE.each(lambda use: use.loads.bandwidth),
     ),
     counter(
         "kvstore_remote_read_pages_total",
         "Pages read and found correct.",
-        "Stands still with hits: reads come too late; see the seconds.",
+        "Does not grow although lookups hit: reads are too late; see their seconds.",
         REMOTE.each(lambda use: use.read_pages),
     ),
     counter(
         "kvstore_remote_read_bytes_total",
-        "Their bytes.",
+        "Bytes of the pages read.",
         "At the network's limit: loads wait for each other.",
         REMOTE.each(lambda use: use.read_bytes),
     ),
     counter(
         "kvstore_remote_read_seconds_total",
-        "Seconds of all reads, with their time in the queue.",
+        "Seconds of all reads, including their time in the queue.",
         "Bytes over these are the bandwidth; below the break-even of sizing.md, compute instead.",
         REMOTE.each(lambda use: use.read_seconds),
     ),
@@ -78,7 +79,7 @@ OF_REMOTE: Final = (
     ),
     counter(
         "kvstore_remote_written_bytes_total",
-        "Their bytes.",
+        "Bytes of the pages written.",
         "More than the engine's memory in a day: pages are evicted before their second use.",
         REMOTE.each(lambda use: use.written_bytes),
     ),
@@ -101,13 +102,13 @@ OF_REMOTE: Final = (
     ),
     counter(
         "kvstore_remote_away_total",
-        "How often the engine was given up until it answered again.",
+        "Times that the store stopped using the engine until it answered again.",
         "Grows: the engine or the network fails; the log's `remote_engine_away` says how.",
         REMOTE.each(lambda use: use.breaker_opened),
     ),
     counter(
         "kvstore_remote_lost_revisions_total",
-        "Revisions of removals that the engine lost, or had an older value of.",
+        "Revisions that the engine lost, or had an older value of.",
         "More than one an hour: the engine evicts them; `maxmemory-policy volatile-ttl`.",
         REMOTE.each(lambda use: use.revisions_lost),
     ),

@@ -6,9 +6,9 @@
     removals, reviser ── controls ───────┴── engine calls ── engine
                                               breaker, probe
 
-The engine is slow, forgets, and is often away. Whoever asks waits until its deadline at most, and
-gets nothing while the breaker is open. What was removed is not found again by any host, whatever
-the engine brings back: ``history`` has the revisions by which hosts see it.
+The engine may be slow, lose values, or be away. A call waits until its deadline at most, and fails
+at once while the breaker is open. No host finds removed pages again, also if the engine restores
+them: ``history`` has the revisions by which hosts notice.
 """
 
 import time
@@ -536,13 +536,13 @@ class RemoteStore:
             self._call(self.lost, found.rejected)
 
     def _unheard(self, namespace: bytes) -> None:
-        """Takes up a removal by another host: pages on their way were born before it."""
+        """Applies a removal by another host to pages on their way, which are older than it."""
         for write in self._queue.cancel(namespace):
             self._writer.drop(write, Refusal.REVISION)
         self._reviser.add(namespace)
 
     def _returned(self) -> None:
-        """Goes on after the engine was away: with little, and first with the removals."""
+        """Resumes after the engine was away: removals first, and calls at a low rate."""
         self._look_ramp.restart()
         self._reader.ramp.restart()
         self._pace.restart()

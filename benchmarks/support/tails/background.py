@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
+from kvstore.background import RECENT
 from kvstore_client import connect_admin
 from support.child import die_with_parent
 from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker, page_count
@@ -137,8 +138,25 @@ class Watch:
                 pass
 
 
+class Calls:
+    """Calls that a store gives way to, and that cost it nearly nothing."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._worker = stack.enter_context(_worker(folder, "calls"))
+
+    def prepare(self, seconds: float) -> None:
+        """Needs nothing."""
+
+    def run(self, seconds: float) -> None:
+        """Calls so often that the store expects another call at any time."""
+        for number in ticks(seconds, RECENT / 2):
+            self._worker.abort(number + 1)
+
+
 # By name, in the order in which they are made ready.
 KINDS = ("removal", "inserts", "scrapes", "stats", "watchers")
+# Of the store that works beside another one's calls.
+CALLS = "calls"
 
 
 class Background:
@@ -220,6 +238,8 @@ def _works(folder: Path, port: int, kinds: tuple[str, ...], stack: ExitStack) ->
         works.append(Scrapes(port))
     if "stats" in kinds:
         works.append(Statistics(folder, stack))
+    if CALLS in kinds:
+        works.append(Calls(folder, stack))
     if "watchers" in kinds:
         works += [Watch(folder, stack) for _ in range(WATCHERS)]
     return works

@@ -47,7 +47,7 @@ class Reviser:
         self._thread.start()
 
     def add(self, digest: bytes) -> None:
-        """Takes up a namespace, which is hidden until ``revised`` returned."""
+        """Adds a namespace, which is hidden until ``revised`` returned."""
         self._due.add(digest)
 
     def wake(self) -> None:

@@ -23,7 +23,7 @@ QUICK_SECONDS: Final = 0.005
 USUAL_LOOKS: Final = 256
 RECENT_LOOKS: Final = 16
 RECENT_SECONDS: Final = 2.0
-# Of all rests, so that hosts do not write in step.
+# The random part of a rest, so that hosts do not write in step.
 JITTER: Final = 0.5
 # Its own: threads must not draw from the numbers of others.
 _RANDOM: Final = random.Random()  # noqa: S311  # no secret

@@ -48,7 +48,7 @@ class ProcessEngine:
         """Asks the helper."""
         found = self._call(deadline, "exists_many", _texts(names))
         if not isinstance(found, list) or [*map(type, found)] != [bool] * len(names):
-            raise ReplyMalformed(f"the helper told {str(found)[:40]} of {len(names)} names")
+            raise ReplyMalformed(f"the helper answered {str(found)[:40]} for {len(names)} names")
         return found
 
     def get_many(
@@ -163,14 +163,14 @@ def _next(results: Iterator[object], parsed: Callable[[object], T]) -> T:
     try:
         return parsed(next(results))
     except StopIteration:
-        raise ReplyMalformed("the helper told too few results") from None
+        raise ReplyMalformed("the helper answered too few results") from None
     except (ValueError, TypeError, IndexError) as error:
-        raise ReplyMalformed(f"the helper told no result: {error}") from error
+        raise ReplyMalformed(f"the helper answered no result: {error}") from error
 
 
 def _end(results: Iterator[object]) -> None:
     if next(results, _end) is not _end:
-        raise ReplyMalformed("the helper told too many results")
+        raise ReplyMalformed("the helper answered too many results")
 
 
 def _write_result(told: object) -> RemoteError | None:

@@ -147,7 +147,7 @@ class ValkeyEngine:
     def set_control(
         self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
     ) -> bool:
-        """Writes a short value, and waits for the replicas that the engine was told of."""
+        """Writes a short value, and waits for the replicas that the engine was given."""
         with self._connection(deadline) as connection:
             return write_control(
                 connection,

@@ -76,7 +76,7 @@ def prefetch(
 ) -> None:
     """Begins to load what tier 3 has of a prompt into free memory, and does not wait for it.
 
-    It evicts and pins nothing. Repeated, it shows how far the load came.
+    It evicts and pins nothing. Repeat it to see its progress.
     """
     with connected(runtime_dir) as admin:
         packed_tokens = tokens_of(tokens, packed=packed)

@@ -51,8 +51,8 @@ def forget(
 ) -> None:
     """Removes all pages of a namespace, here and for all hosts that share it; asks first.
 
-    The namespace stays open, and its workers compute anew. The exit status is 1 if the engine did
-    not confirm it in time: then this host repeats it until the engine does, also after a restart.
+    The namespace stays open, and its workers compute again. The exit status is 1 if the engine did
+    not confirm it in time. This host then repeats it until the engine does, also after a restart.
     """
     with connected(runtime_dir) as admin:
         chosen = namespace_of(admin.namespaces(), namespace)

@@ -142,7 +142,7 @@ class ClusterEngine:
     def set_control(
         self, name: bytes, value: bytes, life_ms: int, deadline: float, *, only_if_absent: bool
     ) -> bool:
-        """Writes a short value, and waits for the replicas that the engine was told of."""
+        """Writes a short value, and waits for the replicas that the engine was given."""
         return self._single(
             name,
             deadline,
