@@ -400,6 +400,8 @@ class RemoteStore:
             return
         for write in self._queue.cancel(namespace):
             self._writer.drop(write, Refusal.REVISION)
+        # A thread may come to it late, and the host may end before.
+        self._namespaces.save(record)
         self._removals.add(namespace)
 
     def use(self) -> StoreUse:

@@ -134,7 +134,8 @@ class RemoteRemovals:
             epoch, is_owed = record.epoch, record.is_owed
             known = dict(record.known)
         if is_owed:
-            self._namespaces.save(record)
+            if record.saved_epoch != epoch:
+                self._namespaces.save(record)
             self._renew(record, epoch, known)
         else:
             self._repeat(record, known)
