@@ -26,6 +26,7 @@ from kvstore.remote.expiry import EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.corruption_limit import CorruptionLimit
 from kvstore.remote.history.journal import RemovalJournal
+from kvstore.remote.history.namespace_watch import NamespaceWatch
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.history.removals import RemoteRemovals
 from kvstore.remote.history.reviser import Reviser
@@ -101,6 +102,7 @@ class RemoteStore:
             raise EngineUnsuited("the engine has no control values: use one that has them")
         self.lost: Callable[[Sequence[PageKey]], None] = lambda _: None
         self.revised: Callable[[bytes], None] = lambda _: None
+        self.in_use: Callable[[], Iterable[bytes]] = lambda: ()
         self._engine = engine
         self._clock = clock
         self._settings = settings
@@ -152,6 +154,9 @@ class RemoteStore:
             thread_count=settings.removal_threads,
             short_seconds=settings.timeout_seconds,
             long_seconds=settings.write_seconds,
+        )
+        self._watch = NamespaceWatch(
+            self._namespaces, self._gate, clock, seconds=settings.timeout_seconds
         )
         self._reviser = Reviser(
             self._namespaces, self._controls, clock, seconds=settings.write_seconds
@@ -214,8 +219,9 @@ class RemoteStore:
     def _start(self) -> None:
         self._failures = 0
         self._corruption = CorruptionLimit(self._clock)
-        # The attribute changes: the store's user sets it after this.
+        # The attributes change: the store's user sets them after this.
         self._reviser.revised = lambda namespace: self.revised(namespace)  # noqa: PLW0108
+        self._watch.in_use = lambda: self.in_use()  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
         self._gate.forgotten = self._removals.add
         self._breaker.opened = self._removals.doubt
@@ -561,6 +567,8 @@ class RemoteStore:
         if failures != self._failures and not self._breaker.is_open:
             self._failures = failures
             self._removals.check()
+        if not self._breaker.is_open:
+            self._watch.step()
 
     @staticmethod
     def _call(function: Callable[[T], None], value: T) -> None:
