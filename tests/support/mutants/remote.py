@@ -6,7 +6,7 @@ REMOTE_MUTANTS = [
     Mutant(
         "births-not-compared",
         "kvstore.remote.history.shard_revisions",
-        "ShardRevisions.current",
+        "ShardRevisions._accepted",
         "ages <= {Age.SAME}",
         "ages <= {Age.SAME, Age.LATER}",
     ),
@@ -51,7 +51,7 @@ REMOTE_MUTANTS = [
     Mutant(
         "earlier-revision-accepted",
         "kvstore.remote.history.shard_revisions",
-        "ShardRevisions.current",
+        "ShardRevisions._accepted",
         "ages <= {Age.SAME}",
         "ages <= {Age.SAME, Age.EARLIER}",
     ),
