@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.store_row import StoreRow
 from support import machine
 from support.journaling.engine import (
     RANDOM,

@@ -70,3 +70,51 @@ class InstanceLock:
         assert self._descriptor is not None  # entered before it is left
         os.close(self._descriptor)
         self._descriptor = None
+
+
+class ReplacementLock:
+    """The flock of the one server that is about to replace another, as a context manager.
+
+    That other server hands nothing over while nobody holds it. The kernel releases it when the
+    process ends. The file stays.
+    """
+
+    def __init__(self, runtime_dir: RuntimeDir) -> None:
+        self._runtime_dir = runtime_dir
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        """Takes the lock. Raises :class:`InstanceRunning` if another server has it."""
+        path = self._runtime_dir.replacement_file
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise InstanceRunning(
+                f"another kvstore-server is about to replace the one that serves"
+                f" {self._runtime_dir.path}: wait until it has"
+            ) from None
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Gives the lock up."""
+        assert self._descriptor is not None  # entered before it is left
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def is_replaced(runtime_dir: RuntimeDir) -> bool:
+    """Returns whether a living server holds the folder's ``ReplacementLock``."""
+    try:
+        descriptor = os.open(runtime_dir.replacement_file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

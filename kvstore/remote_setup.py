@@ -17,7 +17,7 @@ from kvstore.config.settings import Config
 from kvstore.operator_files import UntrustedFile, read_private
 from kvstore.remote.finding import EngineFinding
 from kvstore.service.clock import Clock
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.write_admission import FirstTouch
 
@@ -105,7 +105,7 @@ def remote_tier(
     )
 
 
-def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> RemoteAbout:
+def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> RemoteFacts:
     from kvstore.remote.errors import RemoteError  # noqa: PLC0415 - of the extra
     from kvstore.remote.sealing import PageSealer  # noqa: PLC0415 - of the extra
 
@@ -115,7 +115,7 @@ def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> Remo
         except RemoteError:
             return None
 
-    return RemoteAbout(
+    return RemoteFacts(
         config.remote_url or "",
         key_id=PageSealer(access.secret).key_id,
         writes=config.remote_write_in_force or "",

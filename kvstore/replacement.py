@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,35 +14,46 @@ from google.protobuf.message import DecodeError
 from kvstore.errors import LimitExceeded
 from kvstore.holder.carrier import CarrierFailed
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS, Frame, FrameReader, FrameWriter
+from kvstore.succession.clean_start import CleanStart
+from kvstore.succession.inheritance import MakeCache
 from kvstore.succession.store_succession import Succession
 from kvstore.v1 import attach_pb2
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# The signal by which a server asks another one for its memory. It has no effect unless the sender
+# holds the folder's ReplacementLock.
+TAKE = signal.SIGUSR1
 # Seconds for each answer of the running server. One that is stopped gives none.
 ANSWER_SECONDS = 3.0
 # Seconds that the holder lets this server wait, beside its own time to answer: 20 in all. That is
-# more than STOP_PATIENCE of the server module, after which a server that got SIGTERM is dead.
+# more than STOP_PATIENCE of the server module, after which a server that got TAKE is dead.
 YIELD_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("iII")
 
 
 class NotReplaced(Exception):
-    """The running server was not replaced; the message says why, and whether it got SIGTERM."""
+    """The running server was not replaced; the message says why, and whether it got TAKE."""
 
 
 def replace_server(
     pid: int | None,
     attach_socket: Path,
     succession: Succession,
+    make: MakeCache | None,
+    clock: Callable[[], float],
     *,
     yield_seconds: float = YIELD_SECONDS,
 ) -> None:
-    """Ends the server of a folder by SIGTERM, and waits until its memory is this server's.
+    """Reads what the server of a folder has written, asks it for its memory, and waits for that.
 
-    ``pid`` is from the folder's lock file, which that server gives up before its memory. Raises
-    :class:`NotReplaced`: before the signal if that server does not answer, or if its memory would
-    not be left to this one. After the signal it is raised if the memory does not come in time.
+    The caller holds the folder's ``ReplacementLock``: the other server serves on if it finds it
+    free. ``pid`` is from the folder's lock file, which that server gives up before its memory.
+    ``make`` is that of ``Succession.prepare``.
+
+    Raises :class:`NotReplaced`: before the signal if that server does not answer, or if this one
+    could not go on with its memory. After the signal it is raised if the memory does not come in
+    time.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_SECONDS)
@@ -56,16 +68,29 @@ def replace_server(
                 raise _unwilling(pid, "leaves no memory: it runs without --holder, or lost it")
             if not _has_journal(succession):
                 raise _unwilling(pid, "keeps its memory elsewhere, or not yet at this --holder")
+            _prepare(pid, succession, make, clock)
             log.info("replacement_begins", pid=pid)
             # If it ended meanwhile, it left its memory as a killed server does.
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                signal.pidfd_send_signal(pidfd, TAKE)
             try:
                 succession.own(wait_seconds=yield_seconds)
             except CarrierFailed as failed:
-                raise _got_sigterm(pid, str(failed)) from failed
+                raise _was_asked(pid, str(failed)) from failed
             if not succession.owned:
-                raise _got_sigterm(pid, "no holder answers")
+                raise _was_asked(pid, "no holder answers")
+
+
+def _prepare(
+    pid: int | None, succession: Succession, make: MakeCache | None, clock: Callable[[], float]
+) -> None:
+    """Reads the memory ahead. Raises NotReplaced if this server could not go on with it."""
+    try:
+        succession.prepare(make, clock)
+    except CleanStart as clean:
+        raise _unwilling(pid, f"has memory that this one cannot go on with: {clean}") from clean
+    except CarrierFailed as failed:
+        raise _unwilling(pid, f"has its memory at a silent holder: {failed}") from failed
 
 
 def _unwilling(pid: int | None, why: str) -> NotReplaced:
@@ -75,10 +100,10 @@ def _unwilling(pid: int | None, why: str) -> NotReplaced:
     )
 
 
-def _got_sigterm(pid: int | None, why: str) -> NotReplaced:
+def _was_asked(pid: int | None, why: str) -> NotReplaced:
     return NotReplaced(
-        f"the running server (pid {pid}) got SIGTERM, but its memory did not come: {why}. "
-        "Start again once it has ended: that start goes on with its memory"
+        f"the running server (pid {pid}) was asked for its memory, which did not come: {why}. "
+        "If that server ends, start again: that start goes on with its memory"
     )
 
 

@@ -1,4 +1,4 @@
-"""The runtime folder of a store: its sockets and its file lock."""
+"""The runtime folder of a store: its sockets and its file locks."""
 
 import os
 import stat
@@ -30,6 +30,7 @@ class RuntimeDir:
         self.grpc_socket = self.path / "kvstore.sock"
         self.attach_socket = self.path / "attach.sock"
         self.flock_file = self.path / "kvstore.flock"
+        self.replacement_file = self.path / "replacement.flock"
         length = len(os.fsencode(self.grpc_socket))
         if length > MAX_SOCKET_PATH_BYTES:
             raise UnusableRuntimeDir(

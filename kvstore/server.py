@@ -6,8 +6,7 @@ with ``POOL_EXHAUSTED``, and the client tries again. The server does not start i
 or if the GPU keeps less free memory than the budget.
 
 With a holder, SIGTERM leaves the memory to the next server at once, and SIGINT drains and ends it.
-That server may wait for it already (``replace``).
-Without one both drain.
+Without one both drain. A server that is to take this one's place (``replace``) sends TAKE.
 
 Health is NOT_SERVING until the threads and the sockets of the server run, and again while one of
 the threads makes no progress.
@@ -16,6 +15,7 @@ the threads makes no progress.
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -30,20 +30,22 @@ from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
-from kvstore.core import Limits, PrefixCache
+from kvstore.core import Limits, PrefixCache, QuotaTable
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
+from kvstore.core.pool.arena import Recycled
+from kvstore.core.pool.tenant import TenantKeys, no_key
 from kvstore.holder.carrier import CarrierRefused
-from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.instance_lock import InstanceLock, InstanceRunning, ReplacementLock, is_replaced
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
 from kvstore.remote_state import UnusableStateFolder
-from kvstore.replacement import NotReplaced, replace_server
-from kvstore.rpc.attach.server import AttachServer
+from kvstore.replacement import TAKE, NotReplaced, replace_server
+from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.health.watchdog import Health, stacks
@@ -143,7 +145,7 @@ def run(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> 
     try:
         with (
             tracing.exported(PROGRAM, __version__),
-            Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals,
+            Signals((*STOP_SIGNALS, signal.SIGHUP, TAKE)) as signals,
         ):
             serve(config, access, signals, partial(load_config, given), clock)
     except REFUSALS as error:
@@ -182,10 +184,10 @@ def serve(
     with ExitStack() as rest, ExitStack() as stack:
         succession = succession_of(config)
         rest.callback(succession.close)
-        take_place(config, runtime_dir, succession, stack)
+        listener = take_place(config, access, runtime_dir, succession, clock, stack)
         store = build_store(config, succession, access, clock, rest, stack, signals)
         rest.callback(succession.leave)
-        parts = start(config, access, runtime_dir, store, clock, stack)
+        parts = start(config, access, runtime_dir, store, clock, stack, listener)
         parts.health.begin_serving()
         parts.manager.ready()
         log.info(
@@ -209,9 +211,14 @@ def serve(
             read=read_again,
             read_tenants=partial(access.reload, parts.credentials, store.change_rates),
         )
-        while (received := signals.wait()) == signal.SIGHUP:
-            reloader.reload()
-        if received == signal.SIGTERM and succession.is_kept():
+        while (received := signals.wait()) not in STOP_SIGNALS:
+            if received == signal.SIGHUP:
+                reloader.reload()
+            elif is_replaced(runtime_dir) and succession.is_kept():
+                break
+            else:
+                log.warning("replacement_refused", why="nobody waits, or the holder lacks memory")
+        if received == TAKE or (received == signal.SIGTERM and succession.is_kept()):
             leave_to_the_next(parts, received, signals)
         else:
             succession.leave_for_good()
@@ -220,11 +227,17 @@ def serve(
 
 
 def take_place(
-    config: Config, runtime_dir: RuntimeDir, succession: Succession, stack: ExitStack
-) -> None:
-    """Takes the lock of the folder and the memory that was left, before anything of it is mapped.
+    config: Config,
+    access: Access,
+    runtime_dir: RuntimeDir,
+    succession: Succession,
+    clock: Clock,
+    stack: ExitStack,
+) -> socket.socket | None:
+    """Takes the lock of the folder and the memory that was left, before anything of it is written.
 
-    A server that runs is replaced if the settings say so. Raises ``InstanceRunning``,
+    A server that runs is replaced if the settings say so. Then this returns a socket on which
+    workers wait already, so that they need not try again. Raises ``InstanceRunning``,
     ``NotReplaced`` or ``CarrierRefused``.
     """
     lock = InstanceLock(runtime_dir)
@@ -233,13 +246,47 @@ def take_place(
     except InstanceRunning as running:
         if not config.replace:
             raise
-        replace_server(running.pid, runtime_dir.attach_socket, succession)
-        # The other server gave it up before the memory.
-        stack.enter_context(lock)
-    else:
-        if config.replace:
-            log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
-        succession.own()
+        # While slots are poisoned, a cache that is only read would write to them. Keys of tenants
+        # are in a folder that the other server has still open.
+        is_read = not config.debug_poison_freed_slots and access.remote is None
+        make = cache_maker(config, access.known.quotas) if is_read else None
+        with ReplacementLock(runtime_dir):
+            replace_server(running.pid, runtime_dir.attach_socket, succession, make, clock)
+            # The other server gave it up before the memory.
+            stack.enter_context(lock)
+        listener = stack.enter_context(new_listener())
+        listen_at(runtime_dir.attach_socket, access.sockets, listener)
+        return listener
+    if config.replace:
+        log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
+    succession.own()
+    return None
+
+
+def cache_maker(
+    config: Config,
+    quotas: QuotaTable,
+    recycled: Recycled | None = None,
+    page_stores: int = 0,
+    tenant_key: TenantKeys = no_key,
+) -> Callable[[int], PrefixCache]:
+    """Returns what makes an empty cache of the settings and an epoch."""
+
+    def make(epoch: int) -> PrefixCache:
+        return PrefixCache(
+            epoch,
+            Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+            POLICIES[config.eviction_policy],
+            quotas=quotas,
+            arena_ids=random_ids(),
+            recycled=recycled,
+            index=INDEXES[config.prefix_cache_backend],
+            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
+            page_stores=page_stores,
+            tenant_key=tenant_key,
+        )
+
+    return make
 
 
 def build_store(
@@ -272,20 +319,13 @@ def build_store(
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
     slow_tiers, tenant_key = tiers_below(config, access, clock, stack)
 
-    def make(epoch: int) -> PrefixCache:
-        return PrefixCache(
-            epoch,
-            Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
-            POLICIES[config.eviction_policy],
-            quotas=access.known.quotas,
-            arena_ids=random_ids(),
-            recycled=memory.poison if config.debug_poison_freed_slots else None,
-            index=INDEXES[config.prefix_cache_backend],
-            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            page_stores=sum(each.page_store is not None for each in slow_tiers),
-            tenant_key=tenant_key,
-        )
-
+    make = cache_maker(
+        config,
+        access.known.quotas,
+        memory.poison if config.debug_poison_freed_slots else None,
+        sum(each.page_store is not None for each in slow_tiers),
+        tenant_key,
+    )
     store = KVStore(
         succession.begin(memory.arenas, make, clock),
         arenas=arenas,
@@ -308,8 +348,12 @@ def start(
     store: KVStore,
     clock: Clock,
     stack: ExitStack,
+    listener: socket.socket | None = None,
 ) -> Parts:
-    """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
+    """Starts the threads, the sockets and the health of a server. ``stack`` ends them all.
+
+    ``listener`` is that of the attach server, if it listens already.
+    """
     succession = store.succession
     credentials = Credentials(tenants=access.known.tenants, key=succession.credential_key)
     processes = Processes(succession.held, succession.left)
@@ -331,7 +375,7 @@ def start(
         lanes=lanes,
         processes=processes,
     )
-    attach.start()
+    attach.start(listener)
     stack.callback(attach.close)
 
     threads = call_threads()
@@ -383,15 +427,17 @@ def features_of(store: KVStore) -> tuple[str, ...]:
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    First it cleans the journal, all of which the next one reads before it answers. Then the threads
-    and sockets end as after a drain: each finishes the calls that it has read. Calls over gRPC that
-    are not finished then may still copy pages, so they are waited for too.
+    First it cleans the journal, all of which the next one reads before it answers, unless that one
+    has read it already. Then the threads and sockets end as after a drain: each finishes the calls
+    that it has read. Calls over gRPC that are not finished then may still copy pages, so they are
+    waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
-    parts.store.clean_whole_journal(CLEAN_PATIENCE)
+    if received != TAKE:
+        parts.store.clean_whole_journal(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()

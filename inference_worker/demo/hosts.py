@@ -15,9 +15,9 @@ from typing import IO, Any, Final
 from rich.console import Console
 
 import kvstore_client
-from inference_worker.demo.asking import OUTPUT_TOKENS, ask_all_ways
 from inference_worker.demo.comparison import ACCEPTED_SHARE, ComputedPrompts
 from inference_worker.demo.demo import LONGEST, TIER_1_BYTES
+from inference_worker.demo.demo_answer import OUTPUT_TOKENS, ask_all_ways
 from inference_worker.demo.line_process import LineProcess, reference_process, worker_process
 from inference_worker.demo.script import WORKERS, DemoScript, DemoTurn
 from inference_worker.demo.table import HOSTS, DemoTable

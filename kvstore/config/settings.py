@@ -741,14 +741,16 @@ class Config(BaseSettings):
     """
 
     replace: Annotated[
-        bool, Symptoms(log="replacement_begins nothing_to_replace store_recovered")
+        bool,
+        Symptoms(log="replacement_begins replacement_refused nothing_to_replace store_recovered"),
     ] = False
     """Takes the place of the server that runs in `runtime_dir`, with its pages and its workers.
 
-    This server prepares itself, sends SIGTERM to the other one, and goes on with its memory. It
-    ends with status 1, and the other one serves on, if that one does not answer or has no holder.
-    If no server runs there, this one starts as usual. Needs the other one's folder as `holder`.
-    docs/how-to-upgrade.md has the steps. Start with: false, and true for one start.
+    This server prepares itself, asks the other one by SIGUSR1, and goes on with its memory. It
+    ends with status 1, and the other one serves on, if that one does not answer or has no holder,
+    or if the settings do not fit its memory. If no server runs there, this one starts as usual.
+    Needs the other one's folder as `holder`. docs/how-to-upgrade.md has the steps.
+    Start with: false, and true for one start.
     """
 
     @model_validator(mode="after")

@@ -23,7 +23,8 @@ OF_REMOTE: Final = (
     counter(
         "kvstore_remote_looks_total",
         "Lookups of a prompt's pages: all found (`hit`), some (`partial`), none (`miss`), not "
-        "asked (`skipped`), or no answer in time (`failed`).",
+        "asked (`skipped`), or no answer in time (`failed`). `skipped`: the engine is away, or a "
+        "miss is likely.",
         "`failed` grows: the engine is slow; `--remote-timeout`. `miss` alone: other keys or "
         "producers on the hosts, or no host writes.",
         REMOTE_LOOKS.each(float),

@@ -130,7 +130,7 @@ class ConnectionPool(Generic[C]):
         return None
 
     def _start_again(self) -> None:
-        """Makes a new attempt at once if the last connection ended, whatever came of the last."""
+        """Makes a new attempt at once if the last connection ended, also after a failed attempt."""
         if not self._idle and not self._used:
             self._error, self._is_wanted = None, True
             self._attempt_start = monotonic()

@@ -11,6 +11,7 @@
     ├── EngineBusy              AWAY     the engine runs something long
     ├── ClusterDown             AWAY     the engine's cluster or master is down
     ├── EngineClosed            AWAY     this side closed the engine
+    ├── EngineFaulty            AWAY     this side's part of the engine has a fault
     ├── CredentialRefused       OPERATOR the engine does not accept the credential
     ├── CommandForbidden        OPERATOR the credential may not run the command on the key
     ├── WrongNode               OPERATOR another node of a cluster has the key
@@ -75,6 +76,10 @@ class ClusterDown(RemoteError):
 
 class EngineClosed(RemoteError):
     """This side closed the engine."""
+
+
+class EngineFaulty(RemoteError):
+    """The engine or a library of it raised an error of no class of these."""
 
 
 class CredentialRefused(RemoteError):

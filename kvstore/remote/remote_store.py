@@ -408,6 +408,8 @@ class RemoteStore:
             return
         for write in self._queue.cancel(namespace):
             self._writer.drop(write, Refusal.REVISION)
+        # A thread may come to it late, and the host may end before.
+        self._namespaces.save(record)
         self._removals.add(namespace)
 
     def use(self) -> StoreUse:
@@ -544,13 +546,13 @@ class RemoteStore:
             self._call(self.lost, found.rejected)
 
     def _unheard(self, namespace: bytes) -> None:
-        """Takes up a removal by another host: pages on their way were born before it."""
+        """Applies a removal by another host to pages on their way, which are older than it."""
         for write in self._queue.cancel(namespace):
             self._writer.drop(write, Refusal.REVISION)
         self._reviser.add(namespace)
 
     def _returned(self) -> None:
-        """Goes on after the engine was away: with little, and first with the removals."""
+        """Resumes after the engine was away: removals first, and calls at a low rate."""
         self._look_ramp.restart()
         self._reader.ramp.restart()
         self._pace.restart()

@@ -10,7 +10,7 @@ cannot stop an administrator from restoring an old one: hosts compare the count 
 that they have seen.
 
 An engine can also lose a control value. The next one has the same removal and other random bytes.
-So pages of before are unreachable, and no host takes the loss for a removal.
+So earlier pages are unreachable, and no host takes the loss for a removal.
 """
 
 import hmac

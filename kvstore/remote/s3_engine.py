@@ -259,7 +259,7 @@ class S3Engine:
     def _in_order(
         self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], ahead: int, deadline: float
     ) -> Iterator[T]:
-        """Yields the results of some works, in order, with so many under way."""
+        """Yields the results of calls, in order, with a bounded number under way."""
         self._require_open(deadline)
         waiting: deque[Future[T]] = deque()
         unsent = iter(works)

@@ -18,14 +18,18 @@ from kvstore.ring.errors import (
     WrongMemory,
 )
 from kvstore.ring.record_ring import RecordRing, RingRecord
+from kvstore.ring.ring_follower import RingFollower
+from kvstore.ring.ring_reader import ReadRecord
 
 __all__ = [
     "JournalDamaged",
     "JournalUnusable",
     "NeverCreated",
     "OtherVersion",
+    "ReadRecord",
     "RecordRing",
     "RecordTooLarge",
+    "RingFollower",
     "RingFull",
     "RingRecord",
     "WrongMemory",

@@ -1,7 +1,8 @@
 """A ring of records in memory that survives the process, with the live ones kept by a cleaner."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NoReturn, Self, TypeAlias
 
 from xxhash import xxh3_64_intdigest
@@ -11,44 +12,37 @@ from kvstore.ring.errors import (
     JournalUnusable,
     RecordTooLarge,
     RingFull,
-    WrongMemory,
 )
-from kvstore.ring.header import (
-    WORD_MASK,
-    MemoryHeader,
-    Payload,
-    commit,
-    read_header,
-    withdraw,
+from kvstore.ring.header import WORD_MASK, MemoryHeader, Payload, commit, withdraw
+from kvstore.ring.ring_reader import (
+    ALIGNMENT_BITS,
+    HEAD_WORD,
+    LOW,
+    PADDING,
+    RECORD_HEADER_BYTES,
+    ROUND,
+    SEGMENT_HEADER_BYTES,
+    TAIL_WORDS,
+    Content,
+    ReadRecord,
+    RingReader,
+    check_sizes,
+    ring_header,
+    segment_header,
 )
 
-KIND: Final = "ring of records"
-# In front of each segment: its header, and in the first one the head and two copies of the tail,
-# each in a cache line of its own.
-SEGMENT_HEADER_BYTES: Final = 256
-_HEAD: Final = 128 >> 3
-_TAILS: Final = 192 >> 3
-# In front of each record: the committing word and the sum.
-_RECORD_HEADER_BYTES: Final = 16
-# Places and sizes of records are multiples of 16, so a header always fits before a segment's end.
-_ALIGNMENT_BITS: Final = 4
-_ROUND: Final = _RECORD_HEADER_BYTES + (1 << _ALIGNMENT_BITS) - 1
-_LOW: Final = (1 << 32) - 1
-# The length of padding, which goes to its segment's end.
-_PADDING: Final = _LOW
 # The share of a segment that a record may take. Padding before a segment's end is smaller.
 _LARGEST_SHARE: Final = 8
-SMALLEST_SEGMENT_BYTES: Final = 1024
-LARGEST_SEGMENT_BYTES: Final = 1 << 34
 # Records that an append cleans, above this fill. While at most half of the bytes are live, each
 # such append frees more than it takes, whatever the order of live and dead ones is.
 RECORDS_PER_APPEND: Final = 4
 _FILL_NUMERATOR: Final = 7
 _FILL_DENOMINATOR: Final = 8
 # A place, the payload there, and True if the record was ended.
-RingRecord: TypeAlias = tuple[int, memoryview, bool]
+RingRecord: TypeAlias = tuple[int, Content, bool]
 # Returns what the cleaner keeps of a payload.
 StillLive: TypeAlias = Callable[[memoryview], Payload | None]
+_NOTHING: Final[Mapping[int, ReadRecord]] = MappingProxyType({})
 
 
 def drop(payload: memoryview) -> None:
@@ -101,13 +95,12 @@ class RecordRing:
         self._still_ended = still_ended
         self._salt = header.salt
         self._memories = list(segments)
-        self._readable = [each.toreadonly() for each in segments]
-        self._words_of = [each.cast("Q") for each in segments]
+        self._reader = reader = RingReader(segments, header)
+        self._words_of = reader.words_of
         self._control = self._words_of[0]
-        self._segment_bytes = segments[0].nbytes
-        self._usable = self._segment_bytes - SEGMENT_HEADER_BYTES
-        self._all = self._usable * len(segments)
-        self._largest = self._usable // _LARGEST_SHARE & -(1 << _ALIGNMENT_BITS)
+        self._usable = reader.usable
+        self._all = reader.all_bytes
+        self._largest = self._usable // _LARGEST_SHARE & -(1 << ALIGNMENT_BITS)
         # The rest is the cleaner's, for a copy of one record and the padding before it.
         self._most = self._all - 2 * self._largest
         self._soft = self._most * _FILL_NUMERATOR // _FILL_DENOMINATOR
@@ -140,13 +133,13 @@ class RecordRing:
         ``open`` refuses a ring whose creation was cut off. Raises ValueError for segments of
         unequal or unfit sizes.
         """
-        _check_sizes(segments)
-        headers = [_header(segments, number, identity) for number in range(len(segments))]
+        check_sizes(segments)
+        headers = [segment_header(segments, number, identity) for number in range(len(segments))]
         # The first segment's header is withdrawn before anything else changes.
         for header, segment in zip(headers, segments, strict=True):
             header.write(segment)
         made = cls(segments, headers[0], still_live, still_ended)
-        made._control[_HEAD] = 0
+        made._control[HEAD_WORD] = 0
         for _ in range(2):
             made._write_tail(0)
         made._enter(0)
@@ -161,25 +154,19 @@ class RecordRing:
         still_live: StillLive,
         seen: Callable[[RingRecord], object] = len,
         still_ended: StillLive = drop,
+        known: Mapping[int, ReadRecord] = _NOTHING,
     ) -> Self:
         """Returns the ring that an earlier process left in some memory, ready for more records.
 
         Reads every record once, about 1 us each, and writes nothing. Calls ``seen`` with each,
-        as ``records`` yields them, so a start needs no second turn over the ring.
+        as ``records`` yields them, so a start needs no second turn over the ring. ``known`` are
+        those that a :class:`RingFollower` of this ring read: only their words are read again.
         Segments come in the order of ``create``. Raises :class:`NeverCreated`,
         :class:`OtherVersion`, :class:`WrongMemory` if a segment is of another ring, number or
         size, and :class:`JournalDamaged` if any committed record is not whole.
         """
-        _check_sizes(segments)
-        first = read_header(segments[0])
-        for number, segment in enumerate(segments):
-            expected = _header(segments, number, first.identity)
-            found = read_header(segment)
-            found.check(expected.kind, expected.sizes)
-            if found.identity != expected.identity:
-                raise WrongMemory(f"segment {number} is of another ring than segment 0")
-        opened = cls(segments, first, still_live, still_ended)
-        opened._recover(seen)
+        opened = cls(segments, ring_header(segments), still_live, still_ended)
+        opened._recover(seen, known)
         return opened
 
     @property
@@ -209,7 +196,7 @@ class RecordRing:
     @property
     def largest_bytes(self) -> int:
         """The size of the largest payload: about an eighth of a segment."""
-        return self._largest - _RECORD_HEADER_BYTES
+        return self._largest - RECORD_HEADER_BYTES
 
     def append(self, *parts: "Payload | array[int]") -> int:
         """Appends a record whose payload is the parts in a row, and returns its place.
@@ -225,7 +212,7 @@ class RecordRing:
         """
         payload = b"".join(parts)
         size = len(payload)
-        step = (size + _ROUND) & -16
+        step = (size + ROUND) & -16
         at = self._head
         if at + step > self._limit or step > self._largest:
             at = self._prepare(step)
@@ -236,7 +223,7 @@ class RecordRing:
         word = offset >> 3
         words[word + 1] = xxh3_64_intdigest(payload, self._salt + at)
         words[word] = size | (at >> 4 & 0xFFFFFFFF) << 32
-        self._head = self._control[_HEAD] = at + step
+        self._head = self._control[HEAD_WORD] = at + step
         return at
 
     def end(self, place: int) -> bool:
@@ -260,13 +247,14 @@ class RecordRing:
         self._check_usable()
         used = self.used_bytes
         at, stop = self._tail, self._head
-        self._control[_HEAD] = stop
+        self._control[HEAD_WORD] = stop
         while count and at < stop:
-            found = self._read(at)
+            found = self._reader.read(at)
             if found is None:
                 self._fail(JournalDamaged(f"the record at place {at} is damaged"))
-            payload, end, is_ended = found
+            payload, _, end, is_ended, _ = found
             if payload is not None:
+                assert isinstance(payload, memoryview)  # it is no copy
                 count -= 1
                 live = (self._still_ended if is_ended else self._still_live)(payload)
                 if live is not None:
@@ -283,10 +271,10 @@ class RecordRing:
         """
         at, stop = self._tail, self._head
         while at < stop:
-            found = self._read(at)
+            found = self._reader.read(at)
             if found is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
-            payload, end, is_ended = found
+            payload, _, end, is_ended, _ = found
             if payload is not None:
                 yield at, payload, is_ended
             at = end
@@ -308,7 +296,7 @@ class RecordRing:
             raise RecordTooLarge(
                 f"a record of {step} bytes is over the ring's limit of {self._largest}"
             )
-        first = self._control[_HEAD] = self._head
+        first = self._control[HEAD_WORD] = self._head
         if first + step > self._tail + self._soft:
             self.clean(RECORDS_PER_APPEND)
         while not self._fits(step, self._most):
@@ -332,7 +320,7 @@ class RecordRing:
         ``mask`` is what its sum is written with.
         """
         size = len(payload)
-        step = (size + _ROUND) & -16
+        step = (size + ROUND) & -16
         if not self._fits(step, self._all):
             self._move_tail(at)
             if not self._fits(step, self._all):
@@ -346,9 +334,9 @@ class RecordRing:
             return
         if self._head < self._segment_end:
             word = (self._head - self._base) >> 3
-            self._words[word + 1] = self._padding_sum(self._head)
-            self._words[word] = _PADDING | (self._head >> _ALIGNMENT_BITS & _LOW) << 32
-            self._head = self._control[_HEAD] = self._segment_end
+            self._words[word + 1] = self._reader.padding_sum(self._head)
+            self._words[word] = PADDING | (self._head >> ALIGNMENT_BITS & LOW) << 32
+            self._head = self._control[HEAD_WORD] = self._segment_end
         self._enter(self._head)
 
     def _write(self, payload: Payload, size: int, step: int, mask: int) -> None:
@@ -359,66 +347,36 @@ class RecordRing:
         self._memory[offset + 16 : offset + 16 + size] = payload
         words[(offset >> 3) + 1] = xxh3_64_intdigest(payload, self._salt + at) ^ mask
         words[offset >> 3] = size | (at >> 4 & 0xFFFFFFFF) << 32
-        self._head = self._control[_HEAD] = at + step
+        self._head = self._control[HEAD_WORD] = at + step
 
-    def _read(self, at: int) -> tuple[memoryview | None, int, bool] | None:
-        """Returns the payload at a place, the place behind it, and True if the record was ended.
-
-        Returns None if the record is not whole.
-        """
-        number, offset = divmod(at % self._all, self._usable)
-        offset += SEGMENT_HEADER_BYTES
-        words = self._words_of[number]
-        word = words[offset >> 3]
-        if word >> 32 != at >> _ALIGNMENT_BITS & _LOW:
-            return None
-        size = word & _LOW
-        digest = words[(offset >> 3) + 1]
-        if size == _PADDING:
-            end = at + self._segment_bytes - offset
-            return (None, end, False) if digest == self._padding_sum(at) else None
-        step = (size + _ROUND) & -16
-        # A damaged length may cross the segment's end, where the slice ends and the sum differs.
-        start = offset + _RECORD_HEADER_BYTES
-        payload = self._readable[number][start : start + size]
-        found = xxh3_64_intdigest(payload, self._salt + at)
-        if digest not in (found, found ^ WORD_MASK):
-            return None
-        return payload, at + step, digest != found
-
-    def _padding_sum(self, at: int) -> int:
-        """Returns the sum of padding, which no record at that place has: places are even."""
-        return xxh3_64_intdigest(b"", self._salt + at + 1)
-
-    def _recover(self, seen: Callable[[RingRecord], object]) -> None:
+    def _recover(
+        self, seen: Callable[[RingRecord], object], known: Mapping[int, ReadRecord]
+    ) -> None:
         """Finds tail and head, and reads every record between them."""
-        copies = [self._control[_TAILS + each : _TAILS + each + 2].tolist() for each in (0, 2)]
-        whole = [
-            (tail, number)
-            for number, (tail, complement) in enumerate(copies)
-            if tail ^ complement == WORD_MASK
-        ]
+        whole = self._reader.tail_copies()
         if not whole:
             raise JournalDamaged("no copy of the ring's tail is whole")
         self._tail, newest = max(whole)
         self._next_tail = 1 - newest
-        stored = self._control[_HEAD]
+        stored = self._reader.head
         if not self._tail <= stored <= self._tail + self._all or (self._tail | stored) % 16:
             raise JournalDamaged(f"the ring has tail {self._tail} and head {stored}")
         at = self._tail
         while at < stored:
-            read = self._read(at)
+            before = known.get(at)
+            read = None if before is None else self._reader.read_again(at, before)
+            read = read or self._reader.read(at)
             if read is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
-            start, (payload, at, is_ended) = at, read
-            if payload is not None:
-                seen((start, payload, is_ended))
+            if read.payload is not None:
+                seen((at, read.payload, read.is_ended))
+            at = read.end
         # Behind the stored head, the record of an append that did not return.
-        late = self._read(at)
-        self._head = late[1] if late else at
-        if late and late[0] is not None:
-            seen((at, late[0], late[2]))
-        if at != stored or (late and self._read(self._head)):
+        late = self._reader.read(at)
+        self._head = late.end if late else at
+        if late and late.payload is not None:
+            seen((at, late.payload, late.is_ended))
+        if at != stored or (late and self._reader.read(self._head)):
             raise JournalDamaged(f"the ring's head {stored} is damaged")
         self._enter(self._head)
         # The first change stores the head, which may be a record behind.
@@ -444,7 +402,7 @@ class RecordRing:
 
     def _write_tail(self, tail: int) -> None:
         """Writes the older copy of the tail: a torn one is not the complement of itself."""
-        word = _TAILS + 2 * self._next_tail
+        word = TAIL_WORDS + 2 * self._next_tail
         self._control[word] = tail
         self._control[word + 1] = tail ^ WORD_MASK
         self._next_tail ^= 1
@@ -457,18 +415,3 @@ class RecordRing:
         """Gives the ring up for an error, and raises it."""
         self.give_up(str(error))
         raise error
-
-
-def _check_sizes(segments: Sequence[memoryview]) -> None:
-    """Raises ValueError unless a ring can be over these segments."""
-    sizes = {each.nbytes for each in segments}
-    if len(sizes) != 1:
-        raise ValueError(f"a ring has segments of one size, not of {sorted(sizes)} bytes")
-    (size,) = sizes
-    if size % 16 or not SMALLEST_SEGMENT_BYTES <= size <= LARGEST_SEGMENT_BYTES:
-        raise ValueError(f"a segment has 1 KiB to 16 GiB in steps of 16 bytes, not {size} bytes")
-
-
-def _header(segments: Sequence[memoryview], number: int, identity: bytes) -> MemoryHeader:
-    """Returns the header of one segment."""
-    return MemoryHeader(KIND, identity, (number, len(segments), segments[number].nbytes, 0))

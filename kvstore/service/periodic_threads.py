@@ -17,7 +17,7 @@ import structlog
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.disk_writer import Keeper
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.store import KVStore
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -161,7 +161,7 @@ class CarrierKeeper(Ticker):
 class RemoteChecks(Ticker):
     """Asks the remote tier's engine for settings that cost hits: now, and once in a while."""
 
-    def __init__(self, about: RemoteAbout, *, clock: Clock, interval: float) -> None:
+    def __init__(self, about: RemoteFacts, *, clock: Clock, interval: float) -> None:
         now = Event()
         now.set()
         super().__init__(

@@ -1,8 +1,10 @@
 """A journal's memory that outlives the process, and the cleaner that keeps it small."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Self
+from operator import itemgetter
+from typing import Final, Self
 
 import structlog
 
@@ -42,6 +44,7 @@ from kvstore.ring import (
 )
 from kvstore.succession.ended_leases import LEASE_ENDED, EndedLeases
 from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal_ahead import JournalAhead, payloads_of
 from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
 from kvstore.succession.live_records import (
     LiveRecords,
@@ -50,14 +53,17 @@ from kvstore.succession.live_records import (
     split_pages,
 )
 from kvstore.succession.ring_rows import ROW, RingRows
+from kvstore.succession.store_row import (
+    JOURNAL_VERSION,
+    STORE_KEY,
+    StoreRow,
+    row_name,
+    table_and_key,
+)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# The version of the records and rows. Another one cannot be recovered.
-JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
-# The key of the store's own row. All others begin with the number of their table.
-_STORE: Final = b"\0"
 # Above the first share of the ring, cleaning is worth its time if half of what it reads is dead:
 # the next server reads all that is left. Above the second one it is worth it anyway, since an
 # append cleans above seven eighths.
@@ -66,20 +72,6 @@ NEARLY_FULL: Final = 0.75
 # The records of ended leases take at most one of so many parts of the ring.
 _ENDED_SHARE: Final = 16
 _ADVICE: Final = "Set a larger --journal-bytes. The cache goes on, but the next start is empty."
-
-
-class StoreRow(NamedTuple):
-    """The store that a journal belongs to.
-
-    ``store_epoch`` stays the same for as long as the cache does, and ``instance`` counts the
-    processes that wrote the journal. ``credential_key`` makes the credentials of clients.
-    ``settings`` are the bytes of all that has to be equal for a recovery.
-    """
-
-    store_epoch: int
-    instance: int
-    credential_key: bytes
-    settings: bytes
 
 
 class DurableJournal:
@@ -110,6 +102,8 @@ class DurableJournal:
         # The records that a start found, and the ends of the ring that has no others.
         self._found: list[Payload] = []
         self._found_at = -1, -1
+        # The first of them that a head start knew.
+        self._known_count = 0
         # The extents of the cache changed since their generations were looked up.
         self._extents_changed = True
 
@@ -130,19 +124,24 @@ class DurableJournal:
         return made
 
     @classmethod
-    def open(cls, memories: Mapping[str, memoryview]) -> Self:
+    def open(cls, memories: Mapping[str, memoryview], ahead: JournalAhead | None = None) -> Self:
         """Returns the journal that an earlier process left. Writes nothing.
 
-        ``memories`` are all whose names begin with "journal-". Raises
+        ``memories`` are all whose names begin with "journal-". ``ahead`` read them before the
+        process ended, so ``contents`` says what was known then. Raises
         :class:`~kvstore.ring.JournalUnusable`.
         """
         memory, segments = find_memories(memories)
-        holds = HoldTable.open(memory)
+        holds = HoldTable.open(memory, () if ahead is None else ahead.hold_states)
         opened = cls(holds)
         found: list[RingRecord] = []
         callbacks = opened._still_live, found.append, opened._still_ended
-        opened._use(RecordRing.open(segments, *callbacks))
+        known = {} if ahead is None else ahead.records
+        opened._use(RecordRing.open(segments, *callbacks, known))
         records = opened._found = _payloads(found)
+        if ahead is not None:
+            before = bisect_left(found, ahead.end, key=itemgetter(0))
+            opened._known_count = len(_payloads(found[:before]))
         opened._found_at = opened._ring.tail, opened._ring.head
         if holds.identity != opened._ring.identity:
             raise WrongMemory("the holds and the ring are of two journals")
@@ -175,14 +174,15 @@ class DurableJournal:
             rows[Table.HOLDS][hold.key] = hold
         # A hold that is there and here was about to leave the table.
         for name, data in self._rows.rows(payloads):
-            if name != _STORE:
-                table, key = _key_of(name)
+            if name != STORE_KEY:
+                table, key = table_and_key(name)
                 rows[table][key] = decode_row(table, data)
-        records = (each for each in payloads if each[0] < ROW)
+        records = [each for each in payloads if each[0] < ROW]
+        known_count = sum(each[0] < ROW for each in payloads[: self._known_count])
         # A hold under an id of which a tombstone is still there came later.
         holds = rows[Table.HOLDS]
         tombstones = (key for key in self._holds.tombstones() if key not in holds)
-        return JournalContents(records, rows, tombstones)
+        return JournalContents(records, rows, tombstones, known_count)
 
     def follow(self, cache: PrefixCache) -> None:
         """Drops from now on what a cache does not need. Until then the cleaner keeps all."""
@@ -190,6 +190,7 @@ class DurableJournal:
         self._extents_changed = True
         self._found = []
         self._found_at = -1, -1
+        self._known_count = 0
 
     def append(self, *parts: Buffer) -> int | None:
         """Adds a record, given in parts, after all others. Returns its place in the ring."""
@@ -235,7 +236,7 @@ class DurableJournal:
         if self.given_up is not None:
             return
         try:
-            self._rows.put(self._ring.append, _name(table, key), encode_row(row))
+            self._rows.put(self._ring.append, row_name(table, key), encode_row(row))
             self._note(row)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
@@ -246,7 +247,7 @@ class DurableJournal:
             return
         try:
             if not isinstance(key, HoldKey):
-                self._rows.clear(self._ring.append, _name(table, key))
+                self._rows.clear(self._ring.append, row_name(table, key))
                 self._extents_changed = True
                 return
             self._holds.clear(key)
@@ -272,7 +273,7 @@ class DurableJournal:
         if self.given_up is not None:
             return
         try:
-            self._rows.put(self._ring.append, _STORE, pack((JOURNAL_VERSION, *row)))
+            self._rows.put(self._ring.append, STORE_KEY, pack((JOURNAL_VERSION, *row)))
             self.store = row
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
@@ -308,13 +309,13 @@ class DurableJournal:
         """Puts a row of a hold into the ring if it is there, or does not fit into the table."""
         key = row.key
         if key in self._large_holds or not self._holds.put(row):
-            self._rows.put(self._ring.append, _name(Table.HOLDS, key), encode_row(row))
+            self._rows.put(self._ring.append, row_name(Table.HOLDS, key), encode_row(row))
             self._large_holds.add(key)
             self._holds.clear(key)
 
     def _clear_large(self, key: Hashable) -> None:
         """Removes the row of a hold from the ring."""
-        self._rows.clear(self._ring.append, _name(Table.HOLDS, key))
+        self._rows.clear(self._ring.append, row_name(Table.HOLDS, key))
         self._large_holds.remove(key)
 
     def _append_in_parts(self, record: bytes, error: RecordTooLarge) -> None:
@@ -388,19 +389,19 @@ class DurableJournal:
         """Remembers what an earlier process wrote."""
         rows = [each for each in records if each[0] >= ROW]
         self._rows.restore(rows)
-        if _STORE not in self._rows:
+        if STORE_KEY not in self._rows:
             raise NeverCreated("the journal has no store")
         leases = set[int]()
         for name, data in self._rows.rows(rows):
-            if name == _STORE:
+            if name == STORE_KEY:
                 version, *fields = unpack(data)
                 if version != JOURNAL_VERSION:
                     raise OtherVersion(f"the journal has version {version}, not {JOURNAL_VERSION}")
                 self.store = StoreRow(*fields)
             elif name[0] == Table.HOLDS:
-                self._large_holds.add(_key_of(name)[1])
+                self._large_holds.add(table_and_key(name)[1])
             else:
-                row = decode_row(_key_of(name)[0], data)
+                row = decode_row(table_and_key(name)[0], data)
                 self._note(row)
                 if isinstance(row, LeaseRow):
                     leases.add(row.number)
@@ -410,12 +411,7 @@ class DurableJournal:
 
 def _payloads(records: Iterable[RingRecord]) -> list[Payload]:
     """Returns the payloads of records, and behind an ended reservation one of its end."""
-    found: list[Payload] = []
-    for _, payload, is_ended in records:
-        found.append(payload)
-        if is_ended:
-            found.append(end_of_reservation(payload))
-    return found
+    return [payload for record in records for payload in payloads_of(record)]
 
 
 def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:
@@ -425,15 +421,3 @@ def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:
     tenant = cache.table.tenants.get(record.tenant)
     is_known = tenant is not None and record.lease_id in tenant.lease_tombstones
     return is_known or record in cache.table.leases
-
-
-def _name(table: Table, key: Hashable) -> bytes:
-    """Returns the key of a row among those of all tables."""
-    return bytes((table,)) + pack((key,))
-
-
-def _key_of(name: bytes) -> tuple[Table, Hashable]:
-    """Returns the table and the key that ``_name`` made a name of."""
-    (key,) = unpack(name[1:])
-    table = Table(name[0])
-    return table, HoldKey(*key) if table is Table.HOLDS else key

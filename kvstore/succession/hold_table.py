@@ -1,9 +1,11 @@
 """The holds of leases as rows of 64 bytes, and their tombstones."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain, compress, filterfalse
+from operator import ne, not_
 from struct import Struct
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from xxhash import xxh3_64_intdigest
 
@@ -80,33 +82,32 @@ class HoldTable:
         return made
 
     @classmethod
-    def open(cls, memory: memoryview) -> Self:
+    def open(cls, memory: memoryview, known: Sequence[int] = ()) -> Self:
         """Returns the table that an earlier process left in a memory. Writes nothing.
 
-        Raises :class:`NeverCreated`, :class:`OtherVersion`, :class:`WrongMemory` if it is another
-        structure or size, and :class:`JournalDamaged` if a row is not whole.
+        ``known`` are the states of all rows as ``read_beside`` found them: of tombstones only
+        those with others are compared with their sums. Raises :class:`NeverCreated`,
+        :class:`OtherVersion`, :class:`WrongMemory` if it is another structure or size, and
+        :class:`JournalDamaged` if a row is not whole.
         """
         header = read_header(memory)
         expected = _header(memory, header.identity)
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
-        tombstones = []
-        readable, salt = opened._readable, opened._salt
-        for row, state in enumerate(opened._states()):
-            if not state:
-                opened._free.append(row)
-                continue
-            start = _start(row)
-            is_live = bool(state & _LIVE)
-            body = readable[start + _BODY_AT : start + _ROW_BYTES]
-            digest = xxh3_64_intdigest(body, salt + start) | _LIVE
-            if (state if is_live else state ^ WORD_MASK) != digest:
+        # In steps over all rows that Python takes at once: most of them are tombstones.
+        states = opened._states()
+        rows = range(len(states))
+        lives = list(compress(rows, map(_LIVE.__and__, states)))
+        changed = compress(rows, map(ne, states, known or bytes(len(states))))
+        # The bytes of a hold are used, so a stray write since the first reading must be found.
+        for row in chain(lives, changed):
+            if states[row] and not opened._is_whole(row, states[row]):
                 raise JournalDamaged(f"the hold in row {row} is damaged")
-            if is_live:
-                opened._row_of[_hold(body).key] = row
-            else:
-                tombstones.append(row)
-        opened._free.extend(tombstones)
+        for row in lives:
+            opened._row_of[_hold(opened._body(row)).key] = row
+        opened._free.extend(compress(rows, map(not_, states)))
+        live = set(opened._row_of.values())
+        opened._free.extend(filterfalse(live.__contains__, compress(rows, states)))
         return opened
 
     def put(self, row: HoldRow) -> bool:
@@ -183,11 +184,15 @@ class HoldTable:
 
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
-        states = self._states()
-        for number in self._free:
-            if states[number]:
-                kind, lease, hold_id = _KEY.unpack_from(self._readable, _start(number) + _BODY_AT)
-                yield _new_tuple(HoldKey, (lease, kind, hold_id))
+        states, readable = self._states(), self._readable
+        for number in compress(self._free, map(states.__getitem__, self._free)):
+            kind, lease, hold_id = _KEY.unpack_from(readable, _start(number) + _BODY_AT)
+            yield _new_tuple(HoldKey, (lease, kind, hold_id))
+
+    def _is_whole(self, number: int, state: int) -> bool:
+        """Returns whether a row that is not free has the sum that its state says."""
+        digest = self._sum(self._body(number), _start(number))
+        return (state if state & _LIVE else state ^ WORD_MASK) == digest
 
     def _states(self) -> list[int]:
         """Returns the state words of all rows."""
@@ -198,9 +203,43 @@ class HoldTable:
         start = _start(number)
         return self._readable[start + _BODY_AT : start + _ROW_BYTES]
 
-    def _sum(self, body: bytes, start: int) -> int:
+    def _sum(self, body: bytes | memoryview, start: int) -> int:
         """Returns the state of a live row."""
         return xxh3_64_intdigest(body, self._salt + start) | _LIVE
+
+
+class HoldsBeside(NamedTuple):
+    """The holds of a table that another process writes, and the states of all rows.
+
+    The state of a row that changed just then is zero.
+    """
+
+    rows: list[HoldRow]
+    states: list[int]
+
+
+def read_beside(memory: memoryview) -> HoldsBeside:
+    """Returns what is in a table that another process still writes.
+
+    Leaves out rows that change just then. Raises as ``HoldTable.open`` does for wrong memory.
+    """
+    header = read_header(memory)
+    expected = _header(memory, header.identity)
+    header.check(expected.kind, expected.sizes)
+    readable = memory.toreadonly()
+    words = memory.cast("Q")[_FIRST_WORD :: _ROW_BYTES >> 3].tolist()[: header.sizes[2]]
+    found = HoldsBeside([], [0] * len(words))
+    for row, state in enumerate(words):
+        if state:
+            start = _start(row)
+            # A copy, which the writer cannot change between its sum and its use.
+            body = bytes(readable[start + _BODY_AT : start + _ROW_BYTES])
+            digest = xxh3_64_intdigest(body, header.salt + start) | _LIVE
+            if (state if state & _LIVE else state ^ WORD_MASK) == digest:
+                found.states[row] = state
+                if state & _LIVE:
+                    found.rows.append(_hold(body))
+    return found
 
 
 def _start(number: int) -> int:
@@ -215,7 +254,7 @@ def _header(memory: memoryview, identity: bytes) -> MemoryHeader:
     )
 
 
-def _hold(body: memoryview) -> HoldRow:
+def _hold(body: memoryview | bytes) -> HoldRow:
     kind, flags, valid, lease, namespace, hold_id, page_id, token, source, *runs = _FORM.unpack(
         body
     )

@@ -6,7 +6,6 @@ Until then only generations move, so a server that is killed meanwhile leaves al
 """
 
 import gc
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,9 @@ import structlog
 
 from kvstore.core import PrefixCache
 from kvstore.core.journal.rows import ExtentRow, Row, Table
+from kvstore.core.recovery.head_start import Declined
 from kvstore.core.recovery.recover import Recovered, recover
+from kvstore.core.recovery.written import JournalContents
 from kvstore.core.values.slots import ExtentSlots, Generations
 from kvstore.holder.carrier import CarriedDescriptor, CarrierFailed, DescriptorCarrier
 from kvstore.holder.holder_process import DescriptorKind
@@ -31,21 +32,17 @@ from kvstore.storage.held_memory import (
     process_name,
     table_name,
 )
-from kvstore.storage.host.memfd import PLAIN, fill, map_memfd
+from kvstore.succession.clean_start import CleanStart, require_equal
 from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal_memory import is_of_journal, map_journal
 from kvstore.succession.left_memory import LeftMemory, is_left
+from kvstore.succession.memory_ahead import MemoryAhead
 from kvstore.succession.samples import Read, Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-JOURNAL_NAMES = "journal-"
-
 # Makes an empty cache of an epoch.
 MakeCache = Callable[[int], PrefixCache]
-
-
-class CleanStart(Exception):
-    """A server cannot go on with what it inherits; the message is the reason."""
 
 
 class InheritedProcess(NamedTuple):
@@ -64,11 +61,8 @@ class Inheritance(NamedTuple):
     journal: DurableJournal
     processes: list[InheritedProcess]
     samples: Samples
-
-
-def settings_bytes(settings: Mapping[str, str]) -> bytes:
-    """Returns the bytes of settings, the same for equal ones."""
-    return json.dumps(dict(settings), sort_keys=True, separators=(",", ":")).encode()
+    # What the head start came to.
+    head_start: str
 
 
 class Estate:
@@ -78,12 +72,19 @@ class Estate:
     """
 
     def __init__(
-        self, carrier: DescriptorCarrier, tiers: Sequence[Arenas], left: LeftMemory
+        self,
+        carrier: DescriptorCarrier,
+        tiers: Sequence[Arenas],
+        left: LeftMemory,
+        ahead: MemoryAhead | None = None,
     ) -> None:
         """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first.
 
-        ``left`` gets what earlier clean starts left, and what this one leaves.
+        ``left`` gets what earlier clean starts left, and what this one leaves. ``ahead`` was read
+        while the server before was still at work.
         """
+        self._ahead = ahead
+        self._head_start = "none"
         self._carrier = carrier
         self._tiers = tiers
         self._left = left
@@ -108,7 +109,7 @@ class Estate:
         the descriptors that the cache does not use.
         """
         journal = self._open_journal()
-        _require_equal(journal.store.settings, settings)
+        require_equal(journal.store.settings, settings)
         contents = journal.contents()
         for row in contents.rows[Table.EXTENTS].values():
             assert isinstance(row, ExtentRow)  # the rows of this table
@@ -117,7 +118,9 @@ class Estate:
         try:
             # The objects of a large cache are kept, and collections of them take long.
             gc.disable()
-            recovered = recover(contents, self._generations, lambda: make(epoch), now)
+            recovered = self._complete(contents, lambda: make(epoch), now)
+            if recovered is None:
+                recovered = recover(contents, self._generations, lambda: make(epoch), now)
             gc.freeze()
         except ValueError as error:
             raise CleanStart(f"the journal and the memory do not fit together: {error}") from error
@@ -131,7 +134,7 @@ class Estate:
         self._go_on(recovered, journal, contents.rows)
         self._drop(self._carried)
         _close(self._copies)
-        return Inheritance(cache, journal, processes, samples)
+        return Inheritance(cache, journal, processes, samples, self._head_start)
 
     def discard(self) -> None:
         """Drops all descriptors, except what living processes may have mapped: that is left."""
@@ -149,11 +152,34 @@ class Estate:
         named = {name: each for name, each in self._carried.items() if is_of_journal(name)}
         if not named:
             raise CleanStart("no journal is there")
+        if self._ahead is not None and not self._ahead.is_of(named):
+            self._ahead = None
+        ahead = self._ahead
         try:
-            memories = {name: _mapped(each) for name, each in named.items()}
-            return DurableJournal.open(memories)
+            if ahead is not None:
+                return DurableJournal.open(ahead.memories, ahead.journal)
+            return DurableJournal.open({name: _mapped(each) for name, each in named.items()})
         except (JournalUnusable, OSError) as error:
             raise CleanStart(f"the journal is unusable: {error}") from error
+
+    def _complete(
+        self, contents: JournalContents, make: Callable[[], PrefixCache], now: float
+    ) -> Recovered | None:
+        """Returns what a head start comes to, or None if there is none or it declines."""
+        if self._ahead is None or self._ahead.head_start is None:
+            return None
+        try:
+            recovered = self._ahead.head_start.complete(contents, self._generations, make, now)
+        except Declined as declined:
+            self._head_start = str(declined)
+        except Exception as error:
+            # Nothing was written, and a recovery from nothing does not depend on it.
+            self._head_start = f"it failed: {error!r}"
+            log.exception("head_start_failed", why=repr(error))
+        else:
+            self._head_start = "completed"
+            return recovered
+        return None
 
     def _restore_extent(self, row: ExtentRow) -> None:
         """Maps an extent and its table. One without descriptors has left, or never was."""
@@ -240,37 +266,13 @@ class Estate:
         _close(gone)
 
 
-def map_journal(descriptor: int, size_bytes: int) -> memoryview:
-    """Returns memory of the journal, writable and with all pages mapped; raises ``OSError``."""
-    mapping = map_memfd(descriptor, size_bytes, PLAIN)
-    fill(descriptor, mapping, 0, size_bytes, 1)
-    return memoryview(mapping)
-
-
 def _mapped(carried: CarriedDescriptor) -> memoryview:
     return map_journal(carried.descriptor, carried.identity.size_bytes)
-
-
-def is_of_journal(name: str) -> bool:
-    """Returns whether a name is that of the journal's memory."""
-    return name.startswith(JOURNAL_NAMES)
 
 
 def is_of_workers(name: str) -> bool:
     """Returns whether a name is that of an extent's memory or of a process."""
     return name.endswith(DATA_ENDING) or name.startswith(PROCESS_NAMES)
-
-
-def _require_equal(written: bytes, settings: Mapping[str, str]) -> None:
-    """Raises CleanStart unless the server before had the same settings."""
-    try:
-        before = json.loads(written)
-    except ValueError:
-        before = {}
-    names = sorted(settings.keys() | before.keys())
-    changed = [each for each in names if settings.get(each) != before.get(each)]
-    if changed:
-        raise CleanStart(f"these settings changed: {', '.join(changed)}")
 
 
 def _extents(cache: PrefixCache) -> Iterator[ExtentSlots]:

@@ -1,5 +1,6 @@
 """The succession of one store: who carries its memory, what is written about it, and its end."""
 
+import gc
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,19 +22,14 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.host.host_memory import HostMemory
-from kvstore.succession.durable_journal import DurableJournal, StoreRow
-from kvstore.succession.inheritance import (
-    CleanStart,
-    Estate,
-    Inheritance,
-    InheritedProcess,
-    MakeCache,
-    is_of_journal,
-    map_journal,
-    settings_bytes,
-)
+from kvstore.succession.clean_start import CleanStart, settings_bytes
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.inheritance import Estate, Inheritance, InheritedProcess, MakeCache
+from kvstore.succession.journal_memory import is_of_journal, map_journal
 from kvstore.succession.left_memory import LeftMemory
+from kvstore.succession.memory_ahead import MemoryAhead
 from kvstore.succession.samples import Samples
+from kvstore.succession.store_row import StoreRow
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -103,6 +99,7 @@ class Succession:
             epoch, 1, secrets.token_bytes(KEY_BYTES), settings_bytes(self._settings)
         )
         self._owned = False
+        self._ahead: MemoryAhead | None = None
         self._refusal = ""
         self._why_no_journal = ""
         self._depart: Callable[[DescriptorCarrier], None] | None = None
@@ -162,6 +159,29 @@ class Succession:
         close_all(each.descriptor for each in carried.values())
         return any(is_of_journal(name) for name in carried)
 
+    def prepare(self, make: MakeCache | None, clock: Callable[[], float]) -> None:
+        """Reads what the owner has written so far, and builds the trees of its cache.
+
+        ``begin`` then has only the rest to read. Writes nothing, so the owner goes on meanwhile.
+        The caches of ``make`` MUST NOT write to slots. Without ``make`` it builds no trees. Raises
+        ``CleanStart`` if ``begin`` could not go on with the memory, and ``CarrierFailed``.
+        """
+        if self._carrier is None:
+            return
+        began = clock()
+        try:
+            # As in a recovery: collections of so many objects that stay take long.
+            gc.disable()
+            self._ahead = MemoryAhead(self._carrier, self._settings, make, began)
+        finally:
+            gc.enable()
+        start = self._ahead.head_start
+        log.info(
+            "memory_read_ahead",
+            pages=0 if start is None else start.page_count,
+            seconds=round(clock() - began, 3),
+        )
+
     def own(self, *, wait_seconds: float = OWN_PATIENCE) -> None:
         """Becomes the owner of what the server before left, before any of it is mapped.
 
@@ -202,7 +222,7 @@ class Succession:
         self.count_left()
         if inherited is None:
             return self._begin_clean(make)
-        cache, self.journal, self.processes, self.samples = inherited
+        cache, self.journal, self.processes, self.samples, _ = inherited
         self._store = self.journal.store
         return cache
 
@@ -293,7 +313,9 @@ class Succession:
             self._say_clean("no holder answers")
             return None
         began = clock()
-        estate = Estate(carrier, tiers, self.left)
+        estate = Estate(carrier, tiers, self.left, self._ahead)
+        # The trees are the cache's from now on, or nobody's.
+        self._ahead = None
         try:
             inheritance = estate.inherit(self._settings, make, began)
         except CleanStart as clean:
@@ -312,6 +334,7 @@ class Succession:
                 pages=self.recovered_page_count,
                 leases=len(cache.table.leases),
                 processes=len(inheritance.processes),
+                head_start=inheritance.head_start,
                 seconds=round(clock() - began, 3),
             )
             return inheritance

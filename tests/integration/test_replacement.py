@@ -1,5 +1,7 @@
 """A server that takes the place of another one, which serves until then; all are processes."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ from typing import Self
 
 import pytest
 
+from kvstore.instance_lock import ReplacementLock
+from kvstore.runtime_dir import RuntimeDir
 from kvstore_client import Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import (
@@ -27,15 +31,60 @@ from pages.stamped_pages import (
 from processes.holder_folder import HolderFolder
 
 PAGES = 4
-# Ends itself once the other server has got its signal.
+# Ends itself once the other server has got its signal, which it reads only then.
 DIES_THEN = """
 import os, signal, sys
 from kvstore import replacement, server
 send = signal.pidfd_send_signal
-def send_and_die(*arguments):
-    send(*arguments)
+def send_and_die(pidfd, number):
+    send(pidfd, signal.SIGSTOP)
+    send(pidfd, number)
     os.kill(os.getpid(), signal.SIGKILL)
 replacement.signal.pidfd_send_signal = send_and_die
+sys.exit(server.run())
+"""
+# Ends itself once the other server has left its memory.
+DIES_AFTERWARDS = """
+import os, signal, sys
+from kvstore import server
+from kvstore.succession.store_succession import Succession
+own = Succession.own
+def own_and_die(*arguments, **named):
+    own(*arguments, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+Succession.own = own_and_die
+sys.exit(server.run())
+"""
+# Reads the memory ahead while the other server is stopped, and compares the memory.
+READS_AHEAD = """
+import hashlib, os, signal, sys
+from kvstore import replacement, server
+from kvstore.succession.store_succession import Succession
+prepare = Succession.prepare
+def digest(carrier):
+    carried = carrier.descriptors()
+    found = {}
+    for name, each in carried.items():
+        if each.identity.size_bytes:
+            data = os.pread(each.descriptor, each.identity.size_bytes, 0)
+            found[name] = hashlib.sha256(data).digest()
+    return found
+def compare(self, *arguments):
+    replacement.signal.pidfd_send_signal(PIDFD[0], signal.SIGSTOP)
+    before = digest(self._carrier)
+    assert len(before) > 3
+    prepare(self, *arguments)
+    assert self._ahead.head_start.page_count == 4
+    unchanged = digest(self._carrier) == before
+    replacement.signal.pidfd_send_signal(PIDFD[0], signal.SIGCONT)
+    os._exit(0 if unchanged else 3)
+PIDFD = []
+pidfd_of = replacement._pidfd_of
+def noted(*arguments):
+    PIDFD.append(pidfd_of(*arguments))
+    return PIDFD[0]
+replacement._pidfd_of = noted
+Succession.prepare = compare
 sys.exit(server.run())
 """
 # Stops the other server just before the signal.
@@ -49,6 +98,27 @@ def stop_and_send(pidfd, number):
     send(pidfd, number)
 replacement.signal.pidfd_send_signal = stop_and_send
 server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
+sys.exit(server.run())
+"""
+
+# Waits less for the memory.
+WAITS_LESS = """
+import sys
+from functools import partial
+from kvstore import replacement, server
+server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
+sys.exit(server.run())
+"""
+# Stops once it leaves its memory, just before the holder hears of it.
+STOPS_AS_IT_LEAVES = """
+import os, signal, sys
+from kvstore import server
+from kvstore.succession.store_succession import Succession
+leave = Succession.leave
+def stop_and_leave(self):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    leave(self)
+Succession.leave = stop_and_leave
 sys.exit(server.run())
 """
 
@@ -138,6 +208,7 @@ def test_a_client_under_load_notices_nothing_but_misses(store: RunningStore) -> 
         assert memfd_mappings() == mappings
         assert client.store_epoch == epoch
     assert store.log.count("replacement_begins") == 3
+    assert store.log.count("head_start=completed") >= 1
     assert store.log.count("clean_start") == 1
     assert "instance=4" in store.log
 
@@ -163,7 +234,7 @@ def test_a_server_without_a_holder_is_not_told_to_end(flags: tuple[str, ...]) ->
             assert status == 1
             assert f"pid {store.pid}) leaves no memory" in error
             assert hits(namespace)
-        assert "SIGTERM" not in store.log
+        assert "memory_left_to_the_next" not in store.log
 
 
 def test_a_server_with_another_holder_is_not_told_to_end(
@@ -175,7 +246,7 @@ def test_a_server_with_another_holder_is_not_told_to_end(
         status, error = ended(store, *settings)
     assert status == 1
     assert "keeps its memory elsewhere" in error
-    assert "SIGTERM" not in store.log
+    assert "memory_left_to_the_next" not in store.log
 
 
 def test_a_stopped_server_is_not_told_to_end(store: RunningStore, flags: tuple[str, ...]) -> None:
@@ -189,38 +260,132 @@ def test_a_stopped_server_is_not_told_to_end(store: RunningStore, flags: tuple[s
         assert "does not answer" in error
         store.resume()
         assert wait_until(lambda: hits(namespace))
-        assert "SIGTERM" not in store.log
+        assert "memory_left_to_the_next" not in store.log
         store.replace()
         assert wait_until(lambda: hits(namespace))
 
 
-def test_a_server_that_stops_after_the_signal_ends_once_it_continues(
+def test_a_server_that_stops_before_the_signal_serves_on_once_it_continues(
     store: RunningStore, flags: tuple[str, ...]
 ) -> None:
-    """The other one says so and ends; the next start goes on with the memory."""
+    """The other one says so and ends, so nobody waits for the memory any more."""
     client, namespace = open_client(store.runtime_dir)
     with closing(client):
         write_and_insert(namespace, TOKENS)
         status, error = ended(store, *flags, "--replace", program=("-c", STOPS_IT_FIRST))
         assert status == 1
-        assert "got SIGTERM" in error
+        assert "was asked for its memory" in error
         store.resume()
-        assert store._started().wait(LIMIT) == 0
-        store.start()
+        assert wait_until(lambda: "replacement_refused" in store.log)
+        assert wait_until(lambda: hits(namespace))
+        store.replace()
         assert wait_until(lambda: hits(namespace))
     assert store.log.count("clean_start") == 1
 
 
-def test_if_the_new_server_dies_the_next_start_goes_on(
+def test_a_server_that_stops_as_it_leaves_keeps_its_memory_until_it_ends(
+    flags: tuple[str, ...],
+) -> None:
+    """The other one says so and ends; the next start goes on with the memory."""
+    with running_store(*flags, program=("-c", STOPS_AS_IT_LEAVES)) as store:
+        client, namespace = open_client(store.runtime_dir)
+        with closing(client):
+            write_and_insert(namespace, TOKENS)
+            status, error = ended(store, *flags, "--replace", program=("-c", WAITS_LESS))
+            assert status == 1
+            assert "was asked for its memory" in error
+            assert "memory_left_to_the_next" in store.log
+            store.resume()
+            assert store._started().wait(LIMIT) == 0
+            store._program = ["-m", "kvstore"]
+            store.start()
+            assert wait_until(lambda: hits(namespace))
+        assert store.log.count("clean_start") == 1
+
+
+def test_of_two_new_servers_one_waits_for_another_time(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """The second one ends, and neither the running server nor the first one notices it."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        with ReplacementLock(RuntimeDir(store.runtime_dir)):
+            status, error = ended(store, *flags, "--replace")
+        assert status == 1
+        assert "another kvstore-server is about to replace" in error
+        assert hits(namespace)
+        store.replace()
+        assert wait_until(lambda: hits(namespace))
+    assert "replacement_refused" not in store.log
+
+
+def test_if_the_new_server_dies_the_other_one_serves_on(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """It hands nothing over to nobody."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        status, _ = ended(store, *flags, "--replace", program=("-c", DIES_THEN))
+        assert status == -9
+        store.resume()
+        assert wait_until(lambda: "replacement_refused" in store.log)
+        assert wait_until(lambda: hits(namespace))
+        store.replace()
+        assert wait_until(lambda: hits(namespace))
+    assert store.log.count("clean_start") == 1
+
+
+def test_if_the_new_server_dies_with_the_memory_the_next_start_goes_on(
     store: RunningStore, flags: tuple[str, ...]
 ) -> None:
     """The memory waits at the holder."""
     client, namespace = open_client(store.runtime_dir)
     with closing(client):
         write_and_insert(namespace, TOKENS)
-        status, _ = ended(store, *flags, "--replace", program=("-c", DIES_THEN))
+        status, _ = ended(store, *flags, "--replace", program=("-c", DIES_AFTERWARDS))
         assert status == -9
         assert store._started().wait(LIMIT) == 0
         store.start()
         assert wait_until(lambda: hits(namespace))
     assert store.log.count("clean_start") == 1
+
+
+def test_a_signal_of_nobody_who_waits_changes_nothing(store: RunningStore) -> None:
+    """An operator's mistake ends no server."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        os.kill(store.pid, signal.SIGUSR1)
+        assert wait_until(lambda: "replacement_refused" in store.log)
+        assert hits(namespace)
+
+
+@pytest.mark.parametrize("more", [(), ("--debug-poison-freed-slots",)])
+def test_a_server_with_other_settings_does_not_take_the_place(
+    store: RunningStore, flags: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    """It would discard the memory, so it says why and ends before the signal.
+
+    So does one that poisons freed slots, which builds no trees ahead.
+    """
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        status, error = ended(store, *flags, *more, "--prefix-cache-backend", "hash", "--replace")
+        assert status == 1
+        assert "these settings changed: prefix_cache_backend" in error
+        assert hits(namespace)
+
+
+def test_nothing_of_the_memory_is_written_before_it_is_owned(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """A server that reads ahead leaves each byte of journal and tables as it was."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        status, error = ended(store, *flags, "--replace", program=("-c", READS_AHEAD))
+        assert status == 0, error
+        assert hits(namespace)

@@ -10,6 +10,7 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import DataObject, data, integers, sampled_from
 
+from kvstore.ring import RecordRing, RingFollower, RingRecord
 from rings.ring_model import NUMBER_BYTES, RingModel, number_of, segments
 
 
@@ -21,6 +22,7 @@ class RingMachine(RuleBasedStateMachine):
         """Creates a tiny ring."""
         self.memory = segments(count, size)
         self.model = RingModel(self.memory)
+        self.follower = RingFollower(self.memory)
         self.count = 0
 
     def live(self) -> list[int]:
@@ -76,6 +78,22 @@ class RingMachine(RuleBasedStateMachine):
         head, tail = self.model.ring.head, self.model.ring.tail
         self.model.reopen(self.memory)
         assert (self.model.ring.head, self.model.ring.tail) == (head, tail)
+
+    @rule()
+    def follow(self) -> None:
+        """Reads what is new, and knows all payloads then."""
+        self.follower.follow()
+        payloads = [each.payload for each in self.follower.records.values()]
+        assert [each for each in payloads if each is not None] == list(self.model.records)
+
+    @rule()
+    def reopen_with_a_head_start(self) -> None:
+        """Opens the memory with what was read before, however long ago."""
+        seen: list[RingRecord] = []
+        keep = self.model.still_live, seen.append, self.model.still_ended
+        ring = RecordRing.open(self.memory, *keep, self.follower.records)
+        assert seen == list(ring.records()) == list(self.model.ring.records())
+        self.model.ring = ring
 
     @invariant()
     def the_records_are_the_models(self) -> None:

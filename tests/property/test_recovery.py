@@ -51,3 +51,30 @@ def test_a_cache_is_recovered_from_each_write(
     run_state_machine_as_test(machine, settings=chosen)
     text = f"{machine.__name__} examples {examples}: {COUNTS['recoveries']} recoveries"
     record_property("summary", text)
+
+
+@pytest.mark.parametrize(
+    ("machine", "share"),
+    [
+        (machines.Ahead, SHARE),
+        (machines.AheadGroups, SHARE / 2),
+        (machines.AheadHashes, SHARE / 4),
+        (machines.AheadCleaned, SHARE),
+        (machines.AheadCleanedGroups, SHARE / 2),
+    ],
+    ids=["page-2", "groups", "hash", "cleaned", "cleaned-groups"],
+)
+def test_a_head_start_comes_to_the_same(
+    machine: type[machines.Journaled],
+    share: float,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Whatever came between, its completion equals a recovery from nothing, or declines."""
+    COUNTS.clear()
+    examples = max(int(settings().max_examples * share), 3)
+    chosen = settings(stateful_step_count=50, max_examples=examples)
+    run_state_machine_as_test(machine, settings=chosen)
+    completed, count = COUNTS.pop("ahead: completed"), COUNTS["recoveries"]
+    others = {name: times for name, times in COUNTS.items() if name.startswith("ahead")}
+    record_property("summary", f"{machine.__name__}: {completed} of {count}, {others}")
+    assert 2 * completed > count

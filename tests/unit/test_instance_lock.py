@@ -9,15 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.instance_lock import (
+    InstanceLock,
+    InstanceRunning,
+    ReplacementLock,
+    is_replaced,
+)
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 
 HOLDER = """
 import sys
 from pathlib import Path
-from kvstore.instance_lock import InstanceLock
+from kvstore.instance_lock import InstanceLock, ReplacementLock
 from kvstore.runtime_dir import RuntimeDir
-with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
+runtime_dir = RuntimeDir(Path(sys.argv[1]))
+with globals()[sys.argv[2]](runtime_dir):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -64,7 +70,7 @@ def test_a_file_in_the_way_is_told_and_the_lock_given_up(runtime_dir: RuntimeDir
 def test_a_killed_holder_leaves_nothing_to_remove(runtime_dir: RuntimeDir) -> None:
     """A killed server's lock ends with its process, and the next server removes its sockets."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(runtime_dir.path)],
+        [sys.executable, "-c", HOLDER, str(runtime_dir.path), "InstanceLock"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -79,3 +85,32 @@ def test_a_killed_holder_leaves_nothing_to_remove(runtime_dir: RuntimeDir) -> No
         holder.wait(30)
     with InstanceLock(runtime_dir):
         assert not runtime_dir.grpc_socket.exists()
+
+
+def test_one_server_at_a_time_may_replace(runtime_dir: RuntimeDir) -> None:
+    """A second one is refused while the first one waits."""
+    runtime_dir.prepare()
+    assert not is_replaced(runtime_dir)
+    with ReplacementLock(runtime_dir):
+        assert is_replaced(runtime_dir)
+        with (
+            pytest.raises(InstanceRunning, match="about to replace"),
+            ReplacementLock(runtime_dir),
+        ):
+            pass
+    assert not is_replaced(runtime_dir)
+
+
+def test_a_dead_server_replaces_nobody(runtime_dir: RuntimeDir) -> None:
+    """The kernel gives the lock up."""
+    runtime_dir.prepare()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(runtime_dir.path), "ReplacementLock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert is_replaced(runtime_dir)
+        other.kill()
+    assert not is_replaced(runtime_dir)

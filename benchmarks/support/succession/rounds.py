@@ -276,6 +276,7 @@ class _Run:
             **{name: counts[name] for name in first},
             "without_answers_ms": {kind: _spread(each, 1e3) for kind, each in self._gaps.items()},
             "recovery_ms": _spread([each["seconds"] for each in self._recoveries], 1e3),
+            "head_starts": Counter(each["head_start"] for each in self._recoveries),
             "recovered_pages": _spread([each["pages"] for each in self._recoveries], 1),
             "counts": {name: counts[name] for name in sorted(counts.keys() - set(first))},
         }

@@ -48,7 +48,7 @@ def remote_table(remote: store_pb2.RemoteStats) -> Table:
 
 
 def remote_line(remote: store_pb2.RemoteStats) -> str:
-    """Returns a line for people who watch: the state, what came and went, and an alarm."""
+    """Returns a line for top: the state, the pages read and written, and an alarm."""
     state = remote_state(remote)
     if not remote.address:
         return state

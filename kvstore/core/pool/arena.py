@@ -165,6 +165,11 @@ class Arena:
             self.counts[state] += extent.states.count(state)
         self._count_bytes(extent.slot_count)
 
+    def count_anew(self) -> None:
+        """Counts the slots by their states, after these changed by themselves."""
+        for state in SlotState:
+            self.counts[state] = sum(e.states.count(state) for e in self.extents.values())
+
     def recycle(self, slots: Slots, before: SlotState) -> None:
         """Gives ``slots`` back: generation + 1, FREE."""
         self.counts[before] -= len(slots)

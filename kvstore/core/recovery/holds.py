@@ -23,6 +23,10 @@ def restore_pin(
     if row.valid_token_count:
 
         def place_source(at: Position) -> None:
+            known = lease.pins.get(row.hold_id)
+            if known is not None:
+                known.stand_at(at)
+                return
             valid = row.valid_token_count
             lease.add_pin(SourcePin(row.hold_id, namespace, at, valid, now, row.tiers))
 

@@ -6,7 +6,7 @@ generations move once more, since nobody knows who had them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
@@ -61,9 +61,10 @@ def recover(
     quarantine until a process attaches. Raises ValueError if the state is not whole: then nothing
     of it can be used.
     """
-    recovery = _Recovery(Sorted(written, generations), make(), now)
+    from_nothing = written._replace(known_count=0)
+    recovery = Recovery(Sorted(from_nothing, generations), make(), now)
     recovery.run()
-    return Recovered(recovery.cache, recovery.written, recovery.late)
+    return recovery.result()
 
 
 class Recovered:
@@ -84,16 +85,20 @@ class Recovered:
         self._late.write_to(memory)
 
 
-class _Recovery:
-    """One recovery, step by step."""
+class Recovery:
+    """One recovery, step by step. ``run`` takes all steps; a head start takes some before.
+
+    ``written`` is what the steps read, and ``extents`` are those that are still there. The cache
+    gets ``disk`` at the end.
+    """
 
     def __init__(self, written: Sorted, cache: PrefixCache, now: float) -> None:
-        self.written = written
         self.cache = cache
-        self._now = now
-        self._live = written.live
-        generations = self._live.generations
-        self._extents = {
+        self.late = LateWrites()
+        self.written = written
+        self.now = now
+        generations = written.live.generations
+        self.extents = {
             each.extent_id: ExtentSlots(
                 *(each.extent_id, each.slot_count, generations[each.extent_id]),
                 *(each.tier, each.arena_offset),
@@ -101,44 +106,60 @@ class _Recovery:
             for each in written.extents
             if each.extent_id in generations
         }
-        self.late = LateWrites()
+        # It has no use for removals that were settled, and hears of the others at the end.
+        self.disk, cache.state.disk = cache.state.disk, None
         self._leases: dict[int, Lease] = {}
         self._holds: dict[int, list[HoldRow]] = defaultdict(list)
         self._reserved: dict[int, list[ReserveRecord]] = defaultdict(list)
 
     def run(self) -> None:
         """Recovers everything."""
-        state = self.cache.state
-        # It has no use for removals that were settled, and hears of the others at the end.
-        disk, state.disk = state.disk, None
+        self.restore_leases()
+        pages = {row.number: self.pages_of(row) for row in self.written.namespaces}
+        self.mark_pages(chain.from_iterable(pages.values()))
+        self.mark_reservations()
+        self.restore_memory()
+        for row in self.written.namespaces:
+            tree = self.restore_namespace(row)
+            self.restore_holds(tree, row)
+            self.build(tree, row, pages[row.number])
+        self.restore_uses()
+        self.use_pins()
+        self.finish()
+
+    def result(self) -> "Recovered":
+        """Returns the cache, once all steps were taken."""
+        return Recovered(self.cache, self.written, self.late)
+
+    def restore_leases(self) -> None:
+        """Makes the leases, without their holds."""
         for lease in self.written.leases:
             self._restore_lease(lease)
-        state.table.granted_count = max([self.written.lease_numbers, *self._leases])
+        granted = max([self.written.lease_numbers, *self._leases])
+        self.cache.state.table.granted_count = granted
         for hold in self.written.holds:
             self._holds[hold.namespace].append(hold)
-        pages = {
-            row.number: runs_of_pages(
-                self._records(row).pages,
-                self._live,
-                row.layout.page_tokens * TOKEN_BYTES,
-                one_by_one=len(row.arena_ids) > 1,
-            )
-            for row in self.written.namespaces
-        }
-        self._mark_pages(pages)
-        self._mark_reservations()
-        self._restore_memory()
-        for row in self.written.namespaces:
-            self._restore_namespace(row, pages[row.number])
-        self._restore_uses()
+
+    def pages_of(self, row: NamespaceRow) -> list[LivePages]:
+        """Returns the pages of a namespace that are there, by id."""
+        return runs_of_pages(
+            self._records(row).pages,
+            self.written.live,
+            row.layout.page_tokens * TOKEN_BYTES,
+            one_by_one=len(row.arena_ids) > 1,
+        )
+
+    def finish(self) -> None:
+        """Makes all that is left, once the trees are whole."""
         self._restore_processes()
+        state = self.cache.state
         with self._writing():
             for extent in self.written.extents:
-                if extent.retiring and extent.extent_id in self._extents:
+                if extent.retiring and extent.extent_id in self.extents:
                     self.cache.retire_extent(extent.arena_id, extent.extent_id)
         self._restore_tombstones()
-        if disk is not None:
-            state.disk = disk
+        if self.disk is not None:
+            state.disk = self.disk
             self._restore_removals()
         # Watchers saw all of it before.
         state.events.recent.clear()
@@ -170,25 +191,25 @@ class _Recovery:
             row.display_name,
             self._tenant(row.tenant),
             limits=self.cache.limits,
-            now=self._now,
+            now=self.now,
         )
         lease.ttl, lease.features = row.ttl, frozenset(row.features)
         lease.suspended = True
         if row.expired:
-            lease.state, lease.expired_at = LeaseState.EXPIRED, self._now
+            lease.state, lease.expired_at = LeaseState.EXPIRED, self.now
         self.cache.table.add(lease)
         self._leases[row.number] = lease
 
-    def _mark_pages(self, pages: Mapping[int, list[LivePages]]) -> None:
+    def mark_pages(self, pages: Iterable[LivePages]) -> None:
         """Marks the slots of pages, and gives them their checksums."""
-        for each in chain.from_iterable(pages.values()):
-            mark(self._extents, each.slots, CACHED)
-            mark(self._extents, each.lower, CACHED)
-        for slots, checksums in self._live.checksums:
+        for each in pages:
+            mark(self.extents, each.slots, CACHED)
+            mark(self.extents, each.lower, CACHED)
+        for slots, checksums in self.written.live.checksums:
             for slot, checksum in zip(slots, checksums, strict=True):
-                self._extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
+                self.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
 
-    def _mark_reservations(self) -> None:
+    def mark_reservations(self) -> None:
         """Marks the slots of each reservation. A later record has a slot, and not an earlier."""
         inserts = self.written.inserts
         records = [
@@ -197,55 +218,61 @@ class _Recovery:
         ]
         for record in sorted(records, key=lambda each: -each.number):
             own = without(record, set(self._lost(record)))
-            mark(self._extents, own_slots(own), SlotState.QUARANTINED)
+            mark(self.extents, own_slots(own), SlotState.QUARANTINED)
             self._reserved[own.namespace].append(own)
 
     def _lost(self, record: ReserveRecord) -> Iterator[int]:
         """Yields the slots of a reservation that moved on, or that somebody else has."""
         for slot, generation in zip(record.slots, record.generations, strict=True):
-            if not self._live.has(slot, generation) or self._is_taken(slot):
+            if not self.written.live.has(slot, generation) or self._is_taken(slot):
                 yield slot
         yield from filter(self._is_taken, record.duplicates)
 
     def _is_taken(self, slot: int) -> bool:
         """Returns True if somebody has a slot, or if its memory is gone."""
-        extent = self._extents.get(slot >> INDEX_BITS)
+        extent = self.extents.get(slot >> INDEX_BITS)
         return extent is None or extent.states[slot & INDEX_MASK] != FREE
 
-    def _restore_memory(self) -> None:
+    def restore_memory(self) -> None:
         """Adds the extents to their arenas. Slots that nobody has become FREE."""
         for row in self.written.extents:
             owner = self._tenant(row.tenant)
             key = ArenaKey(row.tenant, row.page_bytes, row.tensor_parallel_size, row.tier)
             arena = self.cache.restore_arena(row.arena_id, key, owner)
-            extent = self._extents.get(row.extent_id)
+            extent = self.extents.get(row.extent_id)
             if extent is None:
                 continue
-            states, generations = extent.states, extent.generations
-            extent.available = [n for n in extent.available if states[n] == FREE]
-            for index in extent.available:
-                generations[index] += 1
+            free_the_rest(extent)
             arena.restore_extent(extent)
 
-    def _restore_namespace(self, row: NamespaceRow, pages: list[LivePages]) -> None:
-        namespace = self.cache.restore_namespace(row, self._tenant(row.tenant), self._now)
-        tree, records = TreeRecovery(namespace), self._records(row)
+    def restore_namespace(self, row: NamespaceRow) -> TreeRecovery:
+        """Makes a namespace without pages, and returns what builds its tree."""
+        tenant = self._tenant(row.tenant)
+        return TreeRecovery(self.cache.restore_namespace(row, tenant, self.now))
+
+    def restore_holds(self, tree: TreeRecovery, row: NamespaceRow) -> None:
+        """Makes the holds of a namespace, which wait for their pages."""
+        namespace = tree.namespace
         for hold in self._holds[row.number]:
-            restore_pin(tree, self._leases[hold.lease], namespace, hold, self._now)
+            restore_pin(tree, self._leases[hold.lease], namespace, hold, self.now)
         for record in self._reserved[row.number]:
             lease = self._leases[record.lease]
-            restore_reservation(tree, lease, namespace, record, self._now)
+            restore_reservation(tree, lease, namespace, record, self.now)
         for pin in self.written.named_pins:
             if pin.namespace == row.number:
-                restore_named_pin(tree, self.cache.state.named_pins, namespace, pin, self._now)
+                restore_named_pin(tree, self.cache.state.named_pins, namespace, pin, self.now)
+
+    def build(self, tree: TreeRecovery, row: NamespaceRow, pages: Iterable[LivePages]) -> None:
+        """Builds the tree of a namespace. Raises ValueError if a held page is lost."""
+        records = self._records(row)
         tree.build(pages, records.pages, records.detached)
         tree.finish(records.ends)
         if row.deleted:
             with self._writing():
                 self.cache.delete_namespace(Identity(row.tenant), row.namespace_id)
 
-    def _restore_uses(self) -> None:
-        """Makes pages the more recently used the later they were published, then those of pins.
+    def restore_uses(self) -> None:
+        """Makes pages the more recently used the later they were published.
 
         The journal has no uses. So a policy first evicts what was published first.
         """
@@ -259,12 +286,17 @@ class _Recovery:
         for use, (_, node, _) in enumerate(nodes, 1):
             node.last_use = use
         state.use_count = len(nodes)
+        for _, node, namespace in nodes:
+            namespace.leaf_changed(node)
+
+    def use_pins(self) -> None:
+        """Makes the pages of pins the most recently used."""
+        state = self.cache.state
         for lease in self._leases.values():
             for pin in lease.pins.values():
                 for anchor in pin.anchors:
                     state.touch(Position(anchor.node, anchor.pages))
-        for _, node, namespace in nodes:
-            namespace.leaf_changed(node)
+                    pin.namespace.leaf_changed(anchor.node)
 
     def _restore_processes(self) -> None:
         table, mappings = self.cache.table, self.cache.state.mappings
@@ -279,7 +311,7 @@ class _Recovery:
                 process.connected = False
                 table.bind(owner, process)
         for mapping in self.written.mappings:
-            there = self._extents.keys() & set(mapping.extent_ids)
+            there = self.extents.keys() & set(mapping.extent_ids)
             mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
@@ -295,11 +327,11 @@ class _Recovery:
             # An id may come again once its tombstone is no more.
             again = lease.pins.keys() if is_pin else lease.reservations.keys()
             tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
-            tombstones.leave_all([each for each in hold_ids if each not in again], self._now)
+            tombstones.leave_all([each for each in hold_ids if each not in again], self.now)
         for tenant, lease_id in self.written.ended:
             # Its tombstone may have been dropped, and the id granted anew.
             if (tenant, lease_id) not in self.cache.table.leases:
-                self._tenant(tenant).lease_tombstones.leave(lease_id, self._now)
+                self._tenant(tenant).lease_tombstones.leave(lease_id, self.now)
 
     def _restore_removals(self) -> None:
         disk = self.cache.state.disk
@@ -312,3 +344,11 @@ class _Recovery:
             )
             disk.owe(removed)
             disk.last_number = row.number
+
+
+def free_the_rest(extent: ExtentSlots) -> None:
+    """Makes all slots of an extent free that nobody has. Their generations move once."""
+    states, generations = extent.states, extent.generations
+    extent.available = [n for n in range(extent.slot_count - 1, -1, -1) if states[n] == FREE]
+    for index in extent.available:
+        generations[index] += 1

@@ -15,7 +15,8 @@ from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.recovery.pages import LivePages
 from kvstore.core.values.slots import CACHED, Slots
 
-# Puts a hold on a page, as soon as the page is there.
+# Puts a hold on a page, as soon as the page is there. Another call adds where the rest of the path
+# ends, if the page left the index before.
 Placing: TypeAlias = Callable[[Position], None]
 
 
@@ -39,7 +40,7 @@ class TreeRecovery:
     """
 
     def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._bases: list[int] = []
         self._pages: list[LivePages] = []
         # The pages that are found by way of a node.
@@ -57,7 +58,7 @@ class TreeRecovery:
         records: Iterable[PagesRecord],
         detached: Iterable[DetachRecord],
     ) -> None:
-        """Adds pages, by id, and removes what left. Raises ValueError if a held page is lost."""
+        """Adds pages, by id, and removes what left. May go on with what came later."""
         self._waiting_ids = sorted(self._waiting)
         superseded = [Removal(r.base_id, r.supersedes_id) for r in records if r.supersedes_id]
         left = [Removal(each.next_id, each.page_id) for each in detached]
@@ -66,17 +67,36 @@ class TreeRecovery:
         steps.sort(key=itemgetter(0, 1))
         for _, _, each in steps:
             if isinstance(each, Removal):
-                self._take_out(each.page_id)
+                self.take_out(each.page_id)
             else:
                 self._add(each)
-        if self._waiting:
-            raise ValueError(f"{len(self._waiting)} held pages of a namespace are not there")
+
+    def place_at(self, places: Callable[[int], Iterable[Position]]) -> None:
+        """Puts the holds on pages that are in the tree already, where ``places`` says.
+
+        A page that was removed has several places: its own, and those where the path above ends.
+        """
+        for page_id in list(self._waiting):
+            found = list(places(page_id))
+            if found:
+                for place in self._waiting.pop(page_id):
+                    for at in found:
+                        place(at)
+
+    def stop_waiting(self) -> None:
+        """Forgets the holds on pages that are not there."""
+        self._waiting.clear()
 
     def finish(self, ends: Iterable[EndRecord]) -> None:
-        """Stores the next tokens, in their order, and joins the nodes that can be one."""
+        """Stores the next tokens, in their order, and joins the nodes that can be one.
+
+        Raises ValueError if a held page is lost.
+        """
+        if self._waiting:
+            raise ValueError(f"{len(self._waiting)} held pages of a namespace are not there")
         for each in ends:
             self._store(each)
-        index = self._namespace.index
+        index = self.namespace.index
         for node in list(index.nodes.values()):
             index.compact(node)
 
@@ -97,7 +117,7 @@ class TreeRecovery:
 
     def _add(self, pages: LivePages) -> None:
         """Adds pages below their parent. Gives them back if that is not there."""
-        namespace, index = self._namespace, self._namespace.index
+        namespace, index = self.namespace, self.namespace.index
         above: Position | None = Position(index.root, 0)
         if pages.parent_id != NO_PAGE:
             above = self.find(pages.parent_id)
@@ -119,7 +139,7 @@ class TreeRecovery:
 
     def _is_there(self, above: Position, page: bytes) -> bool:
         """Returns True if a page is cached, or one that begins with it."""
-        index = self._namespace.index
+        index = self.namespace.index
         if len(page) < index.width:
             return index.beginning_with(above, page) is not None
         node, pages = above
@@ -129,7 +149,7 @@ class TreeRecovery:
 
     def _extend(self, above: Position, pages: LivePages) -> Node:
         """Adds pages in tier 1 alone, whole ones and then perhaps a partial one."""
-        index, at, page_id = self._namespace.index, above, pages.base_id
+        index, at, page_id = self.namespace.index, above, pages.base_id
         whole = len(pages.tokens) // index.width
         cut = whole * index.width
         parts = (
@@ -152,7 +172,7 @@ class TreeRecovery:
 
     def _hang(self, above: Position, pages: LivePages) -> Node:
         """Adds one page with its copies in both tiers, as a node of its own."""
-        index = self._namespace.index
+        index = self.namespace.index
         slots = pages.slots or array("Q", bytes(8))
         child = index.hang(above.node, pages.tokens, slots, 0 if pages.slots else 1)
         child.add_ids(0, pages.base_id)
@@ -173,15 +193,18 @@ class TreeRecovery:
             for place in self._waiting.pop(page_id, ()):
                 place(at)
 
-    def _take_out(self, page_id: int) -> None:
-        """Removes a page with everything below it, if it is still in the index."""
+    def take_out(self, page_id: int) -> int:
+        """Removes a page with everything below it, if it is still in the index.
+
+        Returns the number of pages that holds keep.
+        """
         at = self.find(page_id)
         if at is None or at.node.detached:
-            return
+            return 0
         if at.pages > 1:
-            self._namespace.index.split(at.node, at.pages - 1)
+            self.namespace.index.split(at.node, at.pages - 1)
         self._cut_above(at.node)
-        remove(at.node)
+        return remove(at.node).detached_page_count
 
     def _cut_above(self, top: Node) -> None:
         """Finds what stays above ``top`` by way of the node there, before ``top`` is detached."""
@@ -195,11 +218,11 @@ class TreeRecovery:
 
     def _give_back(self, slots: Slots, tier: int) -> None:
         if slots:
-            self._namespace.arena_in(tier).recycle(slots, CACHED)
+            self.namespace.arena_in(tier).recycle(slots, CACHED)
 
     def _store(self, end: EndRecord) -> None:
         """Stores a next token if the page is there that it was computed on."""
-        root = Position(self._namespace.index.root, 0)
+        root = Position(self.namespace.index.root, 0)
         at = root if end.above_id == NO_PAGE else self.find(end.above_id)
         if at is None or at.node.detached:
             return

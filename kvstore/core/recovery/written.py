@@ -45,12 +45,14 @@ Data: TypeAlias = bytes | memoryview
 class JournalContents(NamedTuple):
     """The contents of a journal's memory: records in order, rows by table and key, tombstones.
 
-    Records may be views of that memory.
+    Records may be views of that memory. The first ``known_count`` of them were in the contents
+    that a head start was made from.
     """
 
     records: Iterable[bytes | memoryview]
     rows: Mapping[Table, Mapping[object, Row]]
     tombstones: Iterable[HoldKey]
+    known_count: int = 0
 
 
 class NamespaceRecords:
@@ -65,10 +67,12 @@ class NamespaceRecords:
 class Sorted:
     """A journal's contents, as recovery asks for them.
 
-    Records of pages are left out if none of their copies is there and nothing follows from them.
-    ``inserts`` are the inserts of reservations that have not ended. ``ended`` are the leases whose
-    ids left tombstones. ``next_id`` and ``next_number`` are more than any that was given out.
-    ``live`` knows the tables of all extents that have a row.
+    Records of pages are left out if none of their copies is there and nothing follows from them,
+    and those that are known from a head start. ``inserts`` are the inserts of reservations that
+    have not ended. ``ended`` are the leases whose ids left tombstones. ``next_id`` and
+    ``next_number`` are more than any that was given out. ``numbers`` are those of all records of
+    reservations, also of those that a later one replaced. ``missing_numbers`` are named by inserts,
+    and no record has them. ``live`` knows the tables of all extents that have a row.
     """
 
     def __init__(self, written: JournalContents, generations: Mapping[int, Generations]) -> None:
@@ -83,17 +87,17 @@ class Sorted:
         self.ended: list[LeaseEndedRecord] = []
         self.next_id = self._counter(PAGE_IDS) + 1
         self.next_number = 1
-        # The numbers of all records of reservations, also of those that a later one replaced.
-        self._numbers: set[int] = set()
+        self.numbers: set[int] = set()
+        self.missing_numbers: set[int] = set()
         self._aborted_at: dict[tuple[int, int], int] = {}
-        pages: list[Data] = []
-        for data in written.records:
+        pages: list[tuple[Data, bool]] = []
+        for place, data in enumerate(written.records):
             kind = data[0]
             if kind == RESERVED:
                 self._add_reservation(data)
                 continue
             if kind in (INSERTED, COPIED):
-                pages.append(data)
+                pages.append((data, place < written.known_count))
                 continue
             record = decode(data)
             if isinstance(record, AbortRecord):
@@ -105,8 +109,8 @@ class Sorted:
             else:
                 assert isinstance(record, LeaseEndedRecord)  # there is no other kind
                 self.ended.append(record)
-        for each in pages:
-            self._add_pages(each)
+        for data, is_known in pages:
+            self._add_pages(data, is_known=is_known)
 
     @property
     def lease_numbers(self) -> int:
@@ -181,7 +185,7 @@ class Sorted:
         known = self._reserved.get(key)
         if known is None or known[0] < number:
             self._reserved[key] = (number, data)
-        self._numbers.add(number)
+        self.numbers.add(number)
         self.next_number = max(self.next_number, number + 1)
 
     def _is_open(self, key: tuple[int, int]) -> bool:
@@ -195,7 +199,7 @@ class Sorted:
             self.tombstones.append(HoldKey(record.lease, RESERVATION_SCOPE, record.reservation_id))
         self.next_number = max(self.next_number, record.number)
 
-    def _add_pages(self, data: Data) -> None:
+    def _add_pages(self, data: Data, *, is_known: bool) -> None:
         """Adds the record of pages, unless the call that wrote it did not get to its end."""
         head = PAGES_FORM.unpack_from(data)
         kind, count, namespace, lease, base_id, supersedes_id, reservation_id, needed = (
@@ -204,16 +208,19 @@ class Sorted:
         self.next_id = max(self.next_id, base_id + count)
         if needed:
             self.next_number = max(self.next_number, needed + 1)
-            if needed not in self._numbers:
+            if needed not in self.numbers:
+                self.missing_numbers.add(needed)
                 return
         key = (lease, reservation_id)
         is_complete = kind == INSERTED and not needed
         is_of_open = bool(lease) and is_complete and self._is_open(key)
-        if not (is_of_open or supersedes_id or self.live.has_any(data)):
+        is_there = not is_known and (bool(supersedes_id) or self.live.has_any(data))
+        if not (is_of_open or is_there):
             return
         record = decode(data)
         assert isinstance(record, PagesRecord)  # by its kind
-        self.of_namespace[namespace].pages.append(record)
+        if not is_known:
+            self.of_namespace[namespace].pages.append(record)
         if is_of_open:
             self.inserts[key].append(record)
 

@@ -45,6 +45,8 @@ class NamespaceRecord:
         self.use_count = 0
         self.saving = Lock()
         """Held while a thread writes the record's file."""
+        self.saved_epoch = -1
+        """The epoch of which the file knows."""
 
     @property
     def is_unheard(self) -> bool:
@@ -116,8 +118,9 @@ class RemoteNamespaces:
         """
         with record.saving:
             with self.mutex:
-                entry = record.entry()
-            self._journal.save(record.digest, entry)
+                epoch, entry = record.epoch, record.entry()
+            if self._journal.save(record.digest, entry):
+                record.saved_epoch = epoch
 
     def release(self, record: NamespaceRecord) -> None:
         """Notes that a page on its way ended, which kept the record in memory."""

@@ -69,7 +69,7 @@ class RemoteRemovals:
         ]
 
     def start(self) -> None:
-        """Takes up the removals of the journal, and starts the threads."""
+        """Adds the removals of the journal, and starts the threads."""
         for digest, entry in self._journal.all():
             if entry.is_owed or entry.removed_at:
                 self._namespaces.load(digest, entry)
@@ -84,7 +84,7 @@ class RemoteRemovals:
             return sum(each.is_owed for each in self._namespaces.hidden())
 
     def add(self, digest: bytes) -> None:
-        """Takes up a namespace whose removal is owed, or may be forgotten."""
+        """Adds a namespace whose removal is not confirmed, or may be forgotten."""
         self._due.add(digest)
 
     def doubt(self) -> None:
@@ -136,7 +136,8 @@ class RemoteRemovals:
             epoch, is_owed = record.epoch, record.is_owed
             known = dict(record.known)
         if is_owed:
-            self._namespaces.save(record)
+            if record.saved_epoch != epoch:
+                self._namespaces.save(record)
             try:
                 self._renew(record, epoch, known)
             finally:

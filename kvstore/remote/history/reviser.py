@@ -56,7 +56,7 @@ class Reviser:
             self._due.add(each)
 
     def add(self, digest: bytes) -> None:
-        """Takes up a namespace, which is hidden until the listener has returned."""
+        """Adds a namespace, which is hidden until the listener has returned."""
         self._due.add(digest)
 
     def wake(self) -> None:

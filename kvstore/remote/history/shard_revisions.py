@@ -82,7 +82,7 @@ class ShardRevisions:
     def _replaced(
         self, record: NamespaceRecord, shard: int, control: Control, deadline: float
     ) -> Control:
-        """Writes a revision where there is none, which makes the pages of before unreachable."""
+        """Writes a revision if there is none, which makes earlier pages unreachable."""
         with self._namespaces.mutex:
             known = record.known.get(shard)
             was_seen = shard in record.live or known is not None

@@ -11,10 +11,20 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Final, TypeVar
 
+import structlog
+
 from kvstore.remote.engine import ReadResult, RemoteEngine
-from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineUnreachable, RemoteError
+from kvstore.remote.errors import (
+    DeadlinePassed,
+    EngineClosed,
+    EngineFaulty,
+    EngineUnreachable,
+    RemoteError,
+)
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -56,9 +66,9 @@ class _Call:
 class EngineCalls:
     """The engine as the other parts call it. Deadlines are times of ``clock``. Thread-safe.
 
-    Calls report their outcomes to the ``breaker``, and are refused while it is open, unless
-    ``reports`` is False. A call whose deadline had passed before it began, or that had little time,
-    says nothing of the engine.
+    Each error is a ``RemoteError``. Calls report their outcomes to the ``breaker``, and are refused
+    while it is open, unless ``reports`` is False. A call whose deadline had passed before it began,
+    or that had little time, says nothing of the engine.
     """
 
     def __init__(
@@ -79,6 +89,8 @@ class EngineCalls:
         self._calls: set[_Call] = set()
         self._stuck: set[_Call] = set()
         self._is_closed = False
+        # The log has the traceback of one such error. The breaker logs the later ones.
+        self._was_told = False
 
     def exists_many(self, names: Sequence[bytes], deadline: float) -> list[bool]:
         """Returns for each name whether the engine has a value."""
@@ -173,6 +185,14 @@ class EngineCalls:
         except RemoteError as error:
             self._fail(error, began)
             raise
+        except Exception as error:
+            # The callers are requests and threads for which an engine that fails is usual.
+            if not self._was_told:
+                self._was_told = True
+                log.exception("remote_engine_faulty")
+            faulty = EngineFaulty(f"{type(error).__name__}: {error}")
+            self._fail(faulty, began)
+            raise faulty from error
         if self._reports:
             self._breaker.succeed()
 

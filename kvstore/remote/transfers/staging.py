@@ -24,5 +24,5 @@ class Staging:
         return buffers
 
     def drop(self) -> None:
-        """Leaves the memory to whoever still uses it."""
+        """Drops the memory. A call that still runs keeps it."""
         self._memory = memoryview(b"")

@@ -31,6 +31,24 @@ PATIENCE = 10.0
 PAUSE = 1.0
 
 
+def new_listener() -> socket.socket:
+    """Returns a socket for ``listen_at``."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def listen_at(path: Path, access: SocketAccess, listener: socket.socket) -> None:
+    """Listens at a path, and replaces a socket file left behind there.
+
+    The caller MUST hold the file lock beside it, because the socket of a live server would be
+    replaced too. Peers that connect wait until a server accepts them. Raises OSError.
+    """
+    path.unlink(missing_ok=True)
+    listener.bind(str(path))
+    access.apply(path)
+    listener.settimeout(0)
+    listener.listen()
+
+
 class AttachServer:
     """Serves the attach socket at ``path``, from ``start`` to ``close``.
 
@@ -70,7 +88,7 @@ class AttachServer:
         self._timers: dict[Connection, Timer] = {}
         self._loop = EventLoop(clock, self._look_around)
         self._lines = LogBudget(clock)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener = new_listener()
         self._thread = Thread(target=self._run, name="kvstore-attach", daemon=True)
 
     @property
@@ -87,21 +105,20 @@ class AttachServer:
         """Returns whether the thread runs."""
         return self._thread.is_alive()
 
-    def start(self) -> None:
-        """Listens, and starts the thread; once. Replaces a socket file left behind at ``path``.
+    def start(self, listener: socket.socket | None = None) -> None:
+        """Listens as ``listen_at`` does, and starts the thread; once.
 
-        The caller MUST hold the file lock beside it, because the socket of a live server would be
-        replaced too. Raises OSError.
+        A ``listener`` does so already, and is the server's from now on.
         """
-        self._path.unlink(missing_ok=True)
-        self._listener.bind(str(self._path))
-        self._access.apply(self._path)
+        if listener is None:
+            listen_at(self._path, self._access, self._listener)
+        else:
+            self._listener.close()
+            self._listener = listener
         for each in self._processes:
             # Those of the server before this one. Some may have died meanwhile.
             self._loop.watch(each.pidfd, partial(self._look_at, each))
             self._look_at(each)
-        self._listener.settimeout(0)
-        self._listener.listen()
         self._resume_accepting()
         self._store.announcer.subscribe(self._loop.wake)
         self._thread.start()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kvstore.remote.finding import FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.report import duration
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import TierState
 from kvstore.service.page_io.tier3 import PageStoreUse
 from kvstore.v1 import store_pb2
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def remote_message(
-    use: PageStoreUse | None, about: RemoteAbout | None, *, whole: bool
+    use: PageStoreUse | None, about: RemoteFacts | None, *, whole: bool
 ) -> store_pb2.RemoteStats | None:
     """Returns the counters of the remote tier and the facts ``about`` it, or None without one.
 
@@ -70,7 +70,7 @@ def _count(message: store_pb2.RemoteStats, use: RemoteUse) -> None:
     message.writes_stopped = use.writes_stopped
 
 
-def _describe(message: store_pb2.RemoteStats, about: RemoteAbout) -> None:
+def _describe(message: store_pb2.RemoteStats, about: RemoteFacts) -> None:
     message.address = about.address
     message.key_id = about.key_id
     message.write_policy = about.writes

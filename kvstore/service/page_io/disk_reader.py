@@ -58,7 +58,7 @@ class Loader:
         return [each.use() for each in self._sources.values()]
 
     def note_time(self) -> None:
-        """Notes the time, by which recently used pages are told; to be called about each second."""
+        """Notes the time, so that recent uses can be recognized. Call it about each second."""
         cache = self._parts.cache
         with self._parts.mutex:
             cache.recent_uses.note(self._parts.clock(), cache.state.use_count)

@@ -150,7 +150,7 @@ class PathLoad:
         return self._parts.sources[read.number_at(min(read.start + 1, read.sources[-1].end))]
 
     def go_on(self) -> None:
-        """Publishes what came and asks for more, unless another thread does so now."""
+        """Publishes the pages that came and asks for more, unless another thread does so now."""
         with self._lock:
             self._has_more = True
             if self._is_busy:

@@ -186,20 +186,23 @@ class PathSearch:
         parts, is_careful = self._parts, source.is_shared or call.is_prefetch
         if call.is_prefetch:
             count = self._prefetches.take(call.holder, count, layout.page_bytes)
-        with parts.mutex:
-            bound = self._bound(call)
-            read = parts.cache.begin_read(
-                *(call.caller, call.namespace_id, call.sequence, count, located, source.number),
-                run_pages=RUN_PAGES if is_careful else UNBOUNDED,
-                bound=bound if is_careful else None,
-            )
-            is_joined = read is not None and read in self._loads
-            load = None
-            if read is not None:
-                load = self._load_of(read) if is_joined else self._make(read, bound, call)
-        planned = 0 if load is None or is_joined else load.page_count
-        if call.is_prefetch:
-            self._prefetches.give_back(call.holder, (count - planned) * layout.page_bytes)
+        load, is_joined, planned = None, False, 0
+        try:
+            with parts.mutex:
+                bound = self._bound(call)
+                read = parts.cache.begin_read(
+                    *(call.caller, call.namespace_id, call.sequence, count, located, source.number),
+                    run_pages=RUN_PAGES if is_careful else UNBOUNDED,
+                    bound=bound if is_careful else None,
+                )
+                is_joined = read is not None and read in self._loads
+                if read is not None:
+                    load = self._load_of(read) if is_joined else self._make(read, bound, call)
+                    planned = 0 if is_joined else load.page_count
+        finally:
+            # The namespace or the lease may have ended since the pages were looked for.
+            if call.is_prefetch:
+                self._prefetches.give_back(call.holder, (count - planned) * layout.page_bytes)
         if load is not None and not is_joined:
             load.note()
             load.go_on()

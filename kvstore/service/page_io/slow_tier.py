@@ -12,7 +12,7 @@ import structlog
 from kvstore.core.index.path_hashes import PageName
 from kvstore.remote.remote_use import RemoteUse
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.storage.page_store import (
     PageKey,
     PageStore,
@@ -132,7 +132,7 @@ class SlowTier:
         number: int = 0,
         admission: WriteAdmission | None = None,
         is_written: bool = True,
-        about: RemoteAbout | None = None,
+        about: RemoteFacts | None = None,
     ) -> None:
         """Makes a tier; without a page store it is absent, for the reason given if any.
 

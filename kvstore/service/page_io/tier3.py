@@ -13,7 +13,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
 from kvstore.service.page_io.disk_writer import Keeper
 from kvstore.service.page_io.load_source import LoadUse
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.removals import Removals
 from kvstore.service.page_io.silent_losses import SilentLosses
 from kvstore.service.page_io.slow_tier import SlowTier, TierKind, TierUse
@@ -82,7 +82,7 @@ class Tier3:
                 cache.write_nothing(each.number)
 
     @property
-    def about(self) -> RemoteAbout | None:
+    def about(self) -> RemoteFacts | None:
         """Facts about the engine of the page store that other hosts use too, if there are any."""
         return next((each.about for each in self._present if each.is_shared), None)
 

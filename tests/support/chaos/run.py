@@ -32,6 +32,9 @@ HOSTS_GAP = 6.0
 CALM_LIMIT, END_LIMIT = 90.0, 60.0
 # Seconds that a run may take longer until everything has happened.
 LONGEST_WAIT = 120.0
+# What happens by faults of servers and of workers alone.
+OF_SERVERS = ("killed_servers", "stopped_servers", "clock_jumps")
+OF_WORKERS = ("killed_workers", "stopped_workers", "quarantined", "network_cuts")
 # Requests that are served when nothing happens any more, before the workers end.
 CALM_REQUESTS = 100
 
@@ -76,7 +79,9 @@ class Plan:
         holder = () if self.outlive else WITH_HOLDER
         # The pools of hosts have room, so that loads find some.
         remote = ("evictions", "full_pools") if self.remote else WITH_REMOTE
-        return (*engines, *holder, *remote)
+        servers = () if self.server_faults else OF_SERVERS
+        workers = () if self.workers else OF_WORKERS
+        return (*engines, *holder, *remote, *servers, *workers)
 
 
 class FoundWrongError(Exception):

@@ -109,7 +109,7 @@ JOURNAL_MUTANTS = [
     Mutant(
         "earlier-reservation-keeps-a-moved-slot",
         "kvstore.core.recovery.recover",
-        "_Recovery._mark_reservations",
+        "Recovery.mark_reservations",
         "-each.number",
         "each.number",
     ),
@@ -130,14 +130,14 @@ JOURNAL_MUTANTS = [
     Mutant(
         "quarantined-slot-is-handed-out",
         "kvstore.core.recovery.recover",
-        "_Recovery._restore_memory",
+        "free_the_rest",
         "states[n] == FREE",
         "states[n] != CACHED",
     ),
     Mutant(
         "unknown-slot-keeps-its-generation",
         "kvstore.core.recovery.recover",
-        "_Recovery._restore_memory",
+        "free_the_rest",
         "generations[index] += 1",
         "pass",
     ),
@@ -168,6 +168,31 @@ JOURNAL_MUTANTS = [
         "caught_up",
         "each.inserted > inserted",
         "False",
+    ),
+]
+
+# Faults of a recovery that begins beside the store before.
+AHEAD_MUTANTS = [
+    Mutant(
+        "head-start-keeps-evicted-pages",
+        "kvstore.core.recovery.head_start",
+        "_Tree.prune",
+        "gone = set(page_ids)",
+        "gone = set()",
+    ),
+    Mutant(
+        "head-start-holds-no-path-above-a-removed-page",
+        "kvstore.core.recovery.head_start",
+        "_Guards.places",
+        "(*pin.anchors, *pin.group_anchors)",
+        "(*pin.anchors[:1], *pin.group_anchors)",
+    ),
+    Mutant(
+        "head-start-moves-no-generation",
+        "kvstore.core.recovery.head_start",
+        "HeadStart.complete",
+        "extent.generations[index] = changed[index]",
+        "pass",
     ),
 ]
 

@@ -16,7 +16,7 @@ from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS, RUN_MUTANTS
 from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.group_pages import GROUP_MUTANTS
 from mutants.index import INDEX_MUTANTS
-from mutants.journal import JOURNAL_MUTANTS, OF_GROUPS, OF_TIERS
+from mutants.journal import AHEAD_MUTANTS, JOURNAL_MUTANTS, OF_GROUPS, OF_TIERS
 from mutants.mutant import Mutant, put_in
 from mutants.prefills import PREFILL_MUTANTS
 from mutants.tiers import TIER_MUTANTS
@@ -36,6 +36,7 @@ ALL = [
     *EVENT_MUTANTS,
     *GROUP_MUTANTS,
     *JOURNAL_MUTANTS,
+    *AHEAD_MUTANTS,
 ]
 MACHINES = ("CacheMachine", "OneTokenPages", "HashedPages")
 # What does not depend on the pages' size or the index is looked for by one machine.
@@ -49,6 +50,7 @@ BY_ONE: Mapping[str, Sequence[str]] = {
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
     **{mutant.name: ["GroupedPages"] for mutant in GROUP_MUTANTS},
     **{mutant.name: ["Journaled"] for mutant in JOURNAL_MUTANTS},
+    **{mutant.name: ["Ahead"] for mutant in AHEAD_MUTANTS},
     **{name: ["JournaledGroups"] for name in OF_GROUPS},
     **{name: ["JournaledTiers"] for name in OF_TIERS},
 }

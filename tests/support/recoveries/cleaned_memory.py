@@ -8,7 +8,10 @@ from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.rows import HoldRow, Row, Table
 from kvstore.core.recovery.recover import recover
 from kvstore.core.recovery.written import JournalContents
-from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal_ahead import payloads_of
+from kvstore.succession.ring_rows import ROW
+from kvstore.succession.store_row import StoreRow
 from recoveries.list_memory import Found, ListMemory
 
 SIZE_BYTES = 256 << 10
@@ -88,10 +91,14 @@ class CleanedMemory(ListMemory):
         assert self.journal.given_up is None
         opened = _read(DurableJournal.open(self._memories).contents())
         assert opened == _read(self.journal.contents()), "a start finds something else"
-        self.writes.append(Found(opened))
+        ring = self.journal._ring
+        places = [
+            each[0] for each in ring.records() for payload in payloads_of(each) if payload[0] < ROW
+        ]
+        self.writes.append(Found(opened, places, ring.head))
 
 
 def _read(contents: JournalContents) -> JournalContents:
-    records, rows, tombstones = contents
+    records, rows, tombstones, _ = contents
     copied = {table: dict(found) for table, found in rows.items()}
     return JournalContents([bytes(each) for each in records], copied, sorted(tombstones))

@@ -1,6 +1,7 @@
 """A journal's memory as a list of writes, and what remains after the first of them."""
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Hashable
 from typing import NamedTuple, Self, SupportsIndex, TypeAlias
 
@@ -62,9 +63,22 @@ class Made(NamedTuple):
 
 
 class Found(NamedTuple):
-    """All that is found, in place of all that was found before."""
+    """All that is found, in place of all that was found before.
+
+    ``places`` are those of the records in the journal's memory, which ends at ``end``.
+    """
 
     contents: JournalContents
+    places: list[int]
+    end: int
+
+
+class Moment(NamedTuple):
+    """All that was written at one time. ``end`` is the place of the next record."""
+
+    contents: JournalContents
+    generations: "dict[int, array[int]]"
+    end: int
 
 
 Write: TypeAlias = Appended | Put | Cleared | Buried | Moved | Made | Found
@@ -143,7 +157,7 @@ class Remains:
         self.rows: dict[Table, dict[Hashable, Row]] = {}
         self.tombstones: list[HoldKey] = []
         self.generations: dict[int, array[int]] = {}
-        self._found: JournalContents | None = None
+        self._found: Found | None = None
 
     def add(self, write: Write) -> None:
         """Does one more write."""
@@ -160,14 +174,22 @@ class Remains:
                 self.generations[extent_id][index] = generation
             case Made(extent_id, slot_count):
                 self.generations[extent_id] = array("Q", bytes(8 * slot_count))
-            case Found(contents):
-                self._found = contents
+            case Found():
+                self._found = write
 
-    def written(self) -> JournalContents:
-        """Returns it as recovery reads it."""
-        if self._found is not None:
-            return self._found
-        return JournalContents(self.records, self.rows, self.tombstones)
+    def written(self, end: int = 0) -> JournalContents:
+        """Returns it as recovery reads it, after a head start that knew all before ``end``."""
+        if self._found is None:
+            return JournalContents(self.records, self.rows, self.tombstones, end)
+        known_count = bisect_left(self._found.places, end)
+        return self._found.contents._replace(known_count=known_count)
+
+    def moment(self) -> Moment:
+        """Returns a copy of it all, without the tombstones."""
+        records, rows, _, _ = self.written()
+        copied = {table: dict(found) for table, found in rows.items()}
+        end = len(self.records) if self._found is None else self._found.end
+        return Moment(JournalContents(list(records), copied, ()), self.tables(), end)
 
     def tables(self) -> dict[int, "array[int]"]:
         """Returns a copy of the generations, which a recovery may move."""

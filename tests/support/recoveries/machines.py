@@ -17,15 +17,19 @@ class Journaled(cache_machine.CacheMachine):
     """The cache machine with a journal. Every call is witnessed."""
 
     memory: type[ListMemory] = ListMemory
+    has_head_starts = False
 
     def __init__(self) -> None:
         super().__init__()
         self.tier_policy: TierPolicy | None = None
-        self.witness = Witness(self.cache, self.make, type(self).memory())
+        self.witness = Witness(
+            self.cache, self.make, type(self).memory(), has_head_starts=self.has_head_starts
+        )
 
     def teardown(self) -> None:
         """Counts the recoveries."""
         COUNTS["recoveries"] += self.witness.recoveries
+        COUNTS.update(self.witness.ahead)
 
     def make(self) -> PrefixCache:
         """Returns an empty cache like the machine's."""
@@ -91,3 +95,33 @@ class CleanedGroupsInTiers(JournaledGroupsInTiers):
     """The same, with pages of KV cache groups in two tiers."""
 
     memory = CleanedMemory
+
+
+class Ahead(Journaled):
+    """Each recovery has another one beside it that began before."""
+
+    has_head_starts = True
+
+
+class AheadGroups(JournaledGroups):
+    """The same, with pages of KV cache groups."""
+
+    has_head_starts = True
+
+
+class AheadHashes(JournaledHashes):
+    """The same, with pages found by their digests."""
+
+    has_head_starts = True
+
+
+class AheadCleaned(Cleaned):
+    """The same, with a journal that is cleaned at each write."""
+
+    has_head_starts = True
+
+
+class AheadCleanedGroups(CleanedGroups):
+    """The same, with pages of KV cache groups."""
+
+    has_head_starts = True

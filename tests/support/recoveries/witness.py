@@ -5,8 +5,10 @@ generations, at each write, say what may be there. So the check trusts no record
 """
 
 from array import array
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial, wraps
+from random import Random
 from typing import ParamSpec, TypeVar
 
 from kvstore.core.cache import PrefixCache
@@ -14,15 +16,19 @@ from kvstore.core.index.node import Position
 from kvstore.core.index.radix import path_tokens
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.rows import Table
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
+from kvstore.core.recovery.head_start import Declined, HeadStart
 from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from recoveries.cleaned_memory import CleanedMemory
-from recoveries.list_memory import ListMemory, Remains, WatchedGenerations
+from recoveries.list_memory import ListMemory, Moment, Remains, WatchedGenerations
 from recoveries.snapshot import Copy, Snapshot
 
 MakeCache = Callable[[], PrefixCache]
+# The number of moments that a head start may begin at.
+MOMENTS = 15
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
@@ -31,17 +37,26 @@ class Witness:
     """Watches each call of a cache, and recovers from each of its writes.
 
     ``recoveries`` counts them. ``memory`` is the journal's, and ``remains`` are what is written
-    there by now. ``make`` makes an empty cache like the one that is watched.
+    there by now. ``make`` makes an empty cache like the one that is watched. ``ahead`` counts the
+    head starts by their outcome.
     """
 
     def __init__(
-        self, cache: PrefixCache, make: MakeCache, memory: ListMemory | None = None
+        self,
+        cache: PrefixCache,
+        make: MakeCache,
+        memory: ListMemory | None = None,
+        *,
+        has_head_starts: bool = False,
     ) -> None:
         """``make`` makes an empty cache like ``cache``, without a journal.
 
-        The memory is a list by default.
+        The memory is a list by default. With ``has_head_starts`` a second recovery from each
+        write begins at earlier ones, and has to come to the same.
         """
         self.recoveries = 0
+        self.ahead = Counter[str]()
+        self._moments: deque[Moment] | None = deque(maxlen=MOMENTS) if has_head_starts else None
         self._cache = cache
         self.make = make
         self.memory = ListMemory() if memory is None else memory
@@ -127,6 +142,8 @@ class Witness:
         cache = recovered.cache
         Invariants(cache).check()
         found = Snapshot(cache)
+        if self._moments is not None:
+            self._start_ahead(self._moments, generations, tables, recovered, found)
         _check_generations(generations, tables, found)
         self._check_pages(before, after, found, generations)
         _check_holds(before, after, found)
@@ -140,6 +157,40 @@ class Witness:
         else:
             # Whatever the call was, its end comes to the same.
             assert found.slots.isdisjoint(self._left), "a removed page is back"
+
+    def _start_ahead(
+        self,
+        moments: deque[Moment],
+        generations: dict[int, "array[int]"],
+        expected: dict[int, "array[int]"],
+        recovered: Recovered,
+        snapshot: Snapshot,
+    ) -> None:
+        """Recovers once more, from a head start whose parts were read one after the other."""
+        if moments and moments[-1].generations.keys() != generations.keys():
+            # A head start from before a new extent is declined, which unit tests show.
+            moments.clear()
+        moments.append(self.remains.moment())
+        first, second, third = sorted(Random(self.recoveries).choices(range(len(moments)), k=3))
+        contents, _, end = moments[first]
+        rows = {**contents.rows, Table.HOLDS: moments[second].contents.rows.get(Table.HOLDS, {})}
+        tables = {extent_id: table[:] for extent_id, table in generations.items()}
+        try:
+            begun = HeadStart(
+                contents._replace(rows=rows), moments[third].generations, self.make, 1e6
+            )
+            ahead = begun.complete(self.remains.written(end), tables, self.make, 1e6)
+        except Declined as declined:
+            self.ahead[f"ahead: {declined}"] += 1
+            assert tables == generations, "a head start that was declined wrote something"
+            return
+        self.ahead["ahead: completed"] += 1
+        Invariants(ahead.cache).check()
+        assert vars(Snapshot(ahead.cache)) == vars(snapshot), "a head start comes to another cache"
+        assert tables == expected, "a head start comes to other generations"
+        one, other = ahead._written, recovered._written
+        assert one.next_id == other.next_id, "a head start comes to another id"
+        assert one.next_number == other.next_number, "a head start comes to another number"
 
     def _check_pages(
         self,

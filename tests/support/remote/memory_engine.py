@@ -22,7 +22,7 @@ class EngineFaults:
     one is read with a flipped bit.
     """
 
-    error: RemoteError | None = None
+    error: Exception | None = None
     is_hung: bool = False
     hangs: Callable[[str], bool] = field(default=lambda _call: True)
     is_late: bool = False

@@ -30,7 +30,7 @@ from kvstore.remote.liveness.probe import MOST_SECONDS, probe_pauses
 from kvstore.remote.liveness.ramp import Ramp
 from kvstore.remote.liveness.write_pace import LEAST_SHARE, STEP_SECONDS, WritePace
 from kvstore.remote.remote_use import LookAnswer, Refusal
-from kvstore.storage.page_store import PageKey, PageWrite, StoreState
+from kvstore.storage.page_store import PageKey, PageWrite, Presence, StoreState
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
 from remote.dead_node import kill_node
@@ -441,3 +441,19 @@ def _write(host: RemoteHost, number: int) -> bool:
     content = [memoryview(b"x" * 512)]
     assert host.store.write(page, content, done.set_result, checksum=None)
     return done.result(LIMIT)
+
+
+@pytest.mark.parametrize("keeps_deadlines", [True, False])
+def test_an_error_that_no_engine_should_raise_is_a_failure(
+    host: RemoteHost, *, keeps_deadlines: bool
+) -> None:
+    """A fault in an engine's library ends no match, no writer and no removal."""
+    host.publish(0)
+    host.engine.set(is_late=not keeps_deadlines, error=ZeroDivisionError("a library's fault"))
+    assert host.look(0) == 0
+    assert host.knows(0) == [Presence.ABSENT]
+    assert host.finds(0) == []
+    host.fail()
+    assert "ZeroDivisionError" in host.store.remote_use().why
+    host.come_back()
+    host.until(lambda: host.look(0) == 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from page_stores.numbered_pages import LIMIT, NAMESPACE, key
@@ -33,7 +33,9 @@ def test_a_removal_is_not_answered_by_the_one_before(host: RemoteHost) -> None:
         if not entry.is_owed and not second.running() and not second.done():
             second.set_running_or_notify_cancel()
             host.engine.set(is_hung=True, hangs=lambda call: call == "set_control")
-            host.store.remove_namespace(NAMESPACE, second.set_result)
+            asked = (NAMESPACE, second.set_result)
+            Thread(target=host.store.remove_namespace, args=asked, daemon=True).start()
+            host.until(lambda: host.store.remote_use().removals_pending or second.done())
         return save(namespace, entry)
 
     journal.save = begin_another  # type: ignore[method-assign]
@@ -75,3 +77,14 @@ def test_a_removal_that_is_owed_stays_in_the_journal(tmp_path: Path) -> None:
     two.b.let_go()
     assert gone.result(LIMIT)
     two.close()
+
+
+def test_a_crash_during_a_stall_forgets_no_removal(host: RemoteHost) -> None:
+    """All threads wait for a hung engine with the removals before it."""
+    namespaces = [bytes([number]) * 32 for number in range(3)]
+    host.engine.set(is_hung=True)
+    for each in namespaces:
+        host.store.remove_namespace(each, lambda _: None)
+    journal = host.store._removals._journal
+    owed = [journal.load(each).is_owed for each in namespaces]
+    assert owed == [True] * 3

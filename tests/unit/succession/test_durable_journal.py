@@ -42,7 +42,8 @@ from kvstore.ring import (
     WrongMemory,
 )
 from kvstore.succession import durable_journal
-from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.store_row import StoreRow
 
 STORE = StoreRow(7, 1, b"key", b"settings")
 SIZE = 32 << 10

@@ -13,7 +13,8 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.journal import Journal
 from kvstore.core.recovery.recover import recover
 from kvstore.ring import NeverCreated
-from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.store_row import StoreRow
 from recoveries.snapshot import Snapshot
 from rings.recording_memory import Crash, WriteLog
 
@@ -136,7 +137,7 @@ def test_each_cut_is_recovered() -> None:
         except NeverCreated:
             assert not crash.said["created"]
             continue
-        records, rows, tombstones = opened.contents()
+        records, rows, tombstones, _ = opened.contents()
         found = list(records), rows, list(tombstones), tables_of(crash), len(crash.said["done"])
         if found == checked or not crash.said["done"]:
             continue

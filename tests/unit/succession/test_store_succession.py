@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.rows import ExtentRow, MappingRow, ProcessRow, Table
+from kvstore.core.recovery.head_start import HeadStart
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import (
@@ -30,6 +31,7 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.held_memory import data_name, process_name
 from kvstore.storage.host.host_memory import HostMemory
 from kvstore.succession import samples
+from kvstore.succession.clean_start import CleanStart
 from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.store_succession import Succession
 from stores.memory_carrier import MemoryCarrier
@@ -44,12 +46,32 @@ LAYOUT = PageLayout(
 PAGES = 3
 
 
+def new_cache(epoch: int) -> PrefixCache:
+    """Returns an empty cache of an epoch."""
+    return PrefixCache(epoch, Limits(), arena_ids=random_ids())
+
+
+def prepared(carrier: MemoryCarrier, **settings: str) -> Succession:
+    """Returns a succession that read the memory of a server which is still at work."""
+    succession = Succession(carrier, settings=SETTINGS | settings, journal_bytes=JOURNAL_BYTES)
+    succession.prepare(new_cache, ManualClock())
+    return succession
+
+
 class Server:
     """A store over the memory that a carrier keeps, until its end as by SIGKILL."""
 
-    def __init__(self, carrier: MemoryCarrier, *, slots: int = 8, **settings: str) -> None:
+    def __init__(
+        self,
+        carrier: MemoryCarrier,
+        *,
+        slots: int = 8,
+        ahead: Succession | None = None,
+        **settings: str,
+    ) -> None:
+        """``ahead`` is a succession that read the memory already."""
         self.clock = ManualClock()
-        self.succession = Succession(
+        self.succession = ahead or Succession(
             carrier, settings=SETTINGS | settings, journal_bytes=JOURNAL_BYTES
         )
         self.succession.own()
@@ -62,7 +84,7 @@ class Server:
         with own_logs() as lines:
             self.cache = self.succession.begin(
                 [self.arenas],
-                lambda epoch: PrefixCache(epoch, Limits(), arena_ids=random_ids()),
+                new_cache,
                 self.clock,
             )
         self.log = {str(line["event"]): line for line in lines}
@@ -158,6 +180,104 @@ def test_the_next_server_has_the_pages_and_the_key(carrier: MemoryCarrier) -> No
     line = second.log["store_recovered"]
     assert (line["pages"], line["leases"], line["processes"]) == (PAGES, 1, 1)
     second.end()
+
+
+def test_a_server_that_read_ahead_has_what_came_since(carrier: MemoryCarrier) -> None:
+    """Pages, leases and holds of before and afterwards."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    ahead = prepared(carrier)
+    first.worker()
+    first.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 1)])
+    first.end()
+    second = Server(carrier, ahead=ahead)
+    line = second.log["store_recovered"]
+    assert (line["pages"], line["leases"], line["head_start"]) == (PAGES, 2, "completed")
+    assert second.found(namespace_id) == PAGES
+    second.end()
+
+
+def test_without_a_carrier_there_is_nothing_to_read_ahead() -> None:
+    """As for all methods of a succession."""
+    succession = Succession()
+    succession.prepare(new_cache, ManualClock())
+    assert not succession.owned
+
+
+def test_other_settings_are_refused_ahead(carrier: MemoryCarrier) -> None:
+    """The server that is at work goes on, and nothing of its memory is dropped."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    with pytest.raises(CleanStart, match="these settings changed: device"):
+        prepared(carrier, device="cuda")
+    with pytest.raises(CleanStart, match="the journal is unusable"):
+        prepared(MemoryCarrier())
+    assert first.found(namespace_id) == PAGES
+    first.end()
+
+
+def test_a_head_start_that_fails_costs_only_its_time(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery from nothing does not depend on it, in whatever part it fails."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    ahead = prepared(carrier)
+    first.end()
+
+    def fail(*_: object) -> None:
+        raise ValueError("a fault")
+
+    def fail_otherwise(*_: object) -> None:
+        raise IndexError("a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadStart, "complete", fail)
+        server = Server(carrier, ahead=ahead)
+    assert "a fault" in str(server.log["store_recovered"]["head_start"])
+    assert server.found(namespace_id) == PAGES
+    for each in (fail, fail_otherwise):
+        with monkeypatch.context() as patch:
+            patch.setattr(HeadStart, "__init__", each)
+            ahead = prepared(carrier)
+        server.end()
+        server = Server(carrier, ahead=ahead)
+        assert server.log["store_recovered"]["head_start"] == "none"
+        assert server.found(namespace_id) == PAGES
+    server.end()
+
+
+def test_settings_are_compared_also_where_no_trees_are_built(carrier: MemoryCarrier) -> None:
+    """Then a recovery from nothing goes on with what was read."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    other = Succession(carrier, settings={"device": "cuda"}, journal_bytes=JOURNAL_BYTES)
+    with pytest.raises(CleanStart, match="these settings changed: device"):
+        other.prepare(None, ManualClock())
+    ahead = Succession(carrier, settings=SETTINGS, journal_bytes=JOURNAL_BYTES)
+    ahead.prepare(None, ManualClock())
+    first.end()
+    second = Server(carrier, ahead=ahead)
+    assert second.log["store_recovered"]["head_start"] == "none"
+    assert second.found(namespace_id) == PAGES
+    second.end()
+
+
+def test_a_head_start_of_other_memory_is_not_used(carrier: MemoryCarrier) -> None:
+    """The store that it read began anew meanwhile, with another journal."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    ahead = prepared(carrier)
+    first.end()
+    second = Server(carrier, device="cuda")
+    namespace_id = second.publish(*second.worker())
+    second.end()
+    ahead._settings = {"device": "cuda"}
+    third = Server(carrier, ahead=ahead)
+    assert third.log["store_recovered"]["head_start"] == "none"
+    assert third.found(namespace_id) == PAGES
+    third.end()
 
 
 def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:

@@ -11,8 +11,9 @@ from inference_worker.errors import WorkerError
 VALUE_BYTES = 1 << 15
 # Values a second.
 RATE = 40
-# Lives around those of pages, in milliseconds: some values are evicted before pages.
-LIVES = (85_000_000, 88_000_000)
+# Milliseconds. Few lives exceed those of pages, which are above 86,400,000: an engine full of such
+# values would evict each page at once.
+LIVES = (60_000_000, 86_700_000)
 # Names of which the values are, so that they do not grow without end.
 NAMES = 4_000
 # Between two looks at the engine's own counts, in values.

@@ -8,7 +8,7 @@ from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
 from kvstore.service.page_io.load_source import LoadUse
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import PageStoreUse
 from kvstore.storage.page_store import StoreFacts, StoreState
@@ -56,9 +56,9 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def about() -> RemoteAbout:
+def about() -> RemoteFacts:
     """Provides the facts about an engine that has told its settings."""
-    about = RemoteAbout(
+    about = RemoteFacts(
         "valkeys://cache", key_id=b"\x01\x02\x03\x04", writes="through", find=lambda: [FINDING]
     )
     about.ask_engine()
@@ -77,7 +77,7 @@ def unset(message: Message) -> set[str]:
     return {field.name for field in message.DESCRIPTOR.fields} - listed
 
 
-def test_an_admin_sees_every_count(store: CountingStore, about: RemoteAbout) -> None:
+def test_an_admin_sees_every_count(store: CountingStore, about: RemoteFacts) -> None:
     """Each field has the value of one count."""
     message = remote_message(use_of(store), about, whole=True)
     assert message is not None
@@ -97,7 +97,7 @@ def test_an_admin_sees_every_count(store: CountingStore, about: RemoteAbout) -> 
     assert message.findings[0].kind == store_pb2.EngineFinding.KIND_PROMISE
 
 
-def test_a_tenant_sees_the_state_alone(store: CountingStore, about: RemoteAbout) -> None:
+def test_a_tenant_sees_the_state_alone(store: CountingStore, about: RemoteFacts) -> None:
     """All tenants share the tier, and its engine's address is not theirs."""
     message = remote_message(use_of(store), about, whole=False)
     assert message == store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_OPEN)

@@ -8,6 +8,7 @@ import pytest
 from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECONDS
 from kvstore.core.values.requests import Match, MatchOptions
 from kvstore.core.values.slots import SlotState
+from kvstore.errors import NamespaceNotFound
 from kvstore.service.page_io import load_call
 from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
 from kvstore.service.page_io.slow_tier import TierKind
@@ -469,3 +470,19 @@ def test_prefetches_of_a_lease_are_bounded(store: LayeredStore) -> None:
     assert store.cached == 40
     assert prefetched(store, PAGES, number=1) == 20
     assert not budget._used
+
+
+def test_a_prefetch_whose_namespace_is_deleted_gives_its_bytes_back() -> None:
+    """It is deleted while the shared page store is asked for the pages."""
+    store = LayeredStore()
+    store.spread(PAGES, 0)
+    identity = store.caller.identity
+
+    def delete(_: float) -> None:
+        store.store.delete_namespace(identity, store.namespace_id)
+
+    store.far.before_look, store.far.lies = delete, True
+    with pytest.raises(NamespaceNotFound):
+        store.loader.prefetch(identity, store.namespace_id, store.sequence(PAGES))
+    assert store.loader._paths._prefetches._used == {}
+    store.close()

@@ -1,4 +1,4 @@
-"""One request of a demo, run with the store, without it, and on stock transformers."""
+"""The answer to a request of a demo, run with the store, without it, and on stock transformers."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +11,7 @@ OUTPUT_TOKENS: Final = 16
 
 
 @dataclass(frozen=True)
-class Asked:
+class DemoAnswer:
     """The worker's answer with the store, and the row of the report so far."""
 
     answer: dict[str, Any]
@@ -20,7 +20,7 @@ class Asked:
 
 def ask_all_ways(
     worker: LineProcess, reference: LineProcess, kind: str, prompt_ids: list[int]
-) -> Asked:
+) -> DemoAnswer:
     """Runs a request in all three ways, one after the other, and compares their tokens.
 
     Raises ``WorkerError`` if a process fails, or if the worker did without the store.
@@ -53,4 +53,4 @@ def ask_all_ways(
         "ttft_ms_stock": stock.stock_ttft_ms,
         "identical": stock.identical and alone.identical,
     }
-    return Asked(answer, row)
+    return DemoAnswer(answer, row)

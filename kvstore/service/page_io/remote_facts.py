@@ -6,7 +6,7 @@ from threading import Lock
 from kvstore.remote.finding import EngineFinding
 
 
-class RemoteAbout:
+class RemoteFacts:
     """The facts about one remote tier. Thread-safe.
 
     ``key_id`` is a short digest of the secret, equal on all hosts that share. ``writes`` is the

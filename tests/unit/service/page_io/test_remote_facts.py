@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kvstore.remote.finding import EngineFinding, FindingKind
-from kvstore.service.page_io.remote_about import RemoteAbout
+from kvstore.service.page_io.remote_facts import RemoteFacts
 
 FINDING = EngineFinding(FindingKind.HITS, "maxmemory", "0", "it grows", "set maxmemory")
 
@@ -11,7 +11,7 @@ FINDING = EngineFinding(FindingKind.HITS, "maxmemory", "0", "it grows", "set max
 def test_an_engine_that_does_not_answer_leaves_what_was_found() -> None:
     """The last answer counts until there is another."""
     answers: Iterator[list[EngineFinding] | None] = iter([[FINDING], None, []])
-    about = RemoteAbout("valkeys://x", key_id=b"1234", writes="off", find=lambda: next(answers))
+    about = RemoteFacts("valkeys://x", key_id=b"1234", writes="off", find=lambda: next(answers))
     assert about.findings == ()
     for expected in ((FINDING,), (FINDING,), ()):
         about.ask_engine()

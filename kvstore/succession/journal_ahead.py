@@ -1,0 +1,97 @@
+"""The journal of a store that is still at work, read by the server that is to replace it."""
+
+from collections.abc import Mapping, Sequence
+
+from kvstore.core.journal.packing import unpack
+from kvstore.core.journal.rows import HoldRow, Row, Table, decode_row
+from kvstore.core.recovery.written import JournalContents
+from kvstore.ring import (
+    JournalDamaged,
+    JournalUnusable,
+    OtherVersion,
+    ReadRecord,
+    RingFollower,
+    RingRecord,
+)
+from kvstore.succession.hold_table import read_beside
+from kvstore.succession.journal_layout import find_memories
+from kvstore.succession.live_records import Payload, end_of_reservation
+from kvstore.succession.ring_rows import ROW, RingRows
+from kvstore.succession.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, table_and_key
+
+
+class JournalAhead:
+    """A journal's records, as far as they were read beside their writer. Writes nothing.
+
+    ``end`` is the place up to which ``contents`` read, and ``hold_states`` are the states of the
+    rows of holds then, zero for one that was not whole. Not thread-safe.
+    """
+
+    def __init__(self, memories: Mapping[str, memoryview]) -> None:
+        """``memories`` are all whose names begin with "journal-".
+
+        Raises :class:`~kvstore.ring.JournalUnusable`.
+        """
+        self._holds, segments = find_memories(memories)
+        self._ring = RingFollower(segments)
+        self.end = 0
+        self.hold_states: Sequence[int] = ()
+
+    @property
+    def records(self) -> Mapping[int, ReadRecord]:
+        """The records by their places."""
+        return self._ring.records
+
+    def follow(self) -> None:
+        """Reads what was written since."""
+        self._ring.follow()
+
+    def contents(self) -> tuple[StoreRow, JournalContents]:
+        """Returns the store and all that is written by now, as a head start reads it.
+
+        Raises :class:`~kvstore.ring.JournalUnusable` if the store is not there, or if a row cannot
+        be read.
+        """
+        self.follow()
+        found: list[Payload] = []
+        for place, (payload, _, end, is_ended, _) in self.records.items():
+            self.end = end
+            if payload is not None:
+                found += payloads_of((place, payload, is_ended))
+        try:
+            store, rows = _rows(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalDamaged(f"the journal's rows cannot be read: {error}") from error
+        # After the records: whoever kept a page that they remove had a hold by then.
+        beside = read_beside(self._holds)
+        self.hold_states = beside.states
+        holds: dict[object, HoldRow] = {hold.key: hold for hold in beside.rows}
+        rows[Table.HOLDS] = {**holds, **rows[Table.HOLDS]}
+        records = [each for each in found if each[0] < ROW]
+        return store, JournalContents(records, rows, ())
+
+
+def _rows(found: Sequence[Payload]) -> tuple[StoreRow, dict[Table, dict[object, Row]]]:
+    """Returns the store, and the rows of the ring by table and key."""
+    written = RingRows()
+    written.restore(found)
+    rows: dict[Table, dict[object, Row]] = {table: {} for table in Table}
+    store: StoreRow | None = None
+    for name, data in written.rows(found):
+        if name == STORE_KEY:
+            version, *fields = unpack(data)
+            if version != JOURNAL_VERSION:
+                raise OtherVersion(f"the journal has version {version}, not {JOURNAL_VERSION}")
+            store = StoreRow(*fields)
+        else:
+            table, key = table_and_key(name)
+            rows[table][key] = decode_row(table, data)
+    if store is None:
+        raise JournalUnusable("the journal has no store yet")
+    return store, rows
+
+
+def payloads_of(record: RingRecord) -> list[Payload]:
+    """Returns the payload of a record, and behind an ended reservation one of its end."""
+    _, payload, is_ended = record
+    return [payload, end_of_reservation(payload)] if is_ended else [payload]
