@@ -15,7 +15,8 @@ REMOTE_MUTANTS = [
         "kvstore.remote.history.reviser",
         "Reviser._revise",
         "revised(digest)",
-        "self._namespaces._journal.save(digest, __import__('dataclasses').replace(record.entry(), known={"
+        "self._namespaces._journal.save("
+        "digest, __import__('dataclasses').replace(record.entry(), known={"
         "shard: each.revision for shard, each in seen.items() if each.revision}))\n"
         "revised(digest)",
     ),

@@ -344,9 +344,9 @@ def a_store_starts_after_a_removal(folder: Path) -> None:
         two.b.hears = False
         two.b.open()
         two.b.until(lambda: "get_many" in two.b.engine.calls)
-        history = two.b.store._removals._due, two.b.store._reviser._due
-        for each in history:
-            two.b.until(lambda due=each: not (due._due or due._busy))
+        removals, reviser = two.b.store._removals._due, two.b.store._reviser._due
+        two.b.until(lambda: not (removals._due or removals._busy))
+        two.b.until(lambda: not (reviser._due or reviser._busy))
         two.b.store.revised = two.b.heard.append
         two.b.settle()
         assert two.b.heard == [NAMESPACE], "nobody heard of a removal"

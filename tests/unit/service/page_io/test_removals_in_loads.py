@@ -38,7 +38,7 @@ class Stage:
         self.is_removed = False
         look = self.far.look
         # The store's clock stands still, and the engine's runs.
-        self.far.look = lambda keys, _: look(keys, inf)  # type: ignore[method-assign]
+        self.far.look = lambda keys, _: look(keys, inf)  # type: ignore[method-assign,assignment]
 
     def remove_here(self) -> None:
         """Removes the path on the host that loads it."""
@@ -87,7 +87,7 @@ class Stage:
                 remove()
             return count
 
-        self.far.look = wait  # type: ignore[method-assign]
+        self.far.look = wait  # type: ignore[method-assign,assignment]
 
     def between_runs(self, remove: Callable[[], None]) -> None:
         """Before the second run is asked for. The first one is published."""
@@ -99,7 +99,7 @@ class Stage:
                 remove()
             read(*asked)
 
-        self.far.read = wait  # type: ignore[method-assign]
+        self.far.read = wait  # type: ignore[method-assign,assignment]
 
     def after_the_last_page(self, remove: Callable[[], None]) -> None:
         """Before the revisions are read again."""
@@ -109,7 +109,7 @@ class Stage:
             yield from pages(*asked)
             remove()
 
-        self.far._reader._pages = wait  # type: ignore[method-assign]
+        self.far._reader._pages = wait  # type: ignore[method-assign,assignment]
 
     def before_the_publication(self, remove: Callable[[], None]) -> None:
         """After the revisions were read again."""
@@ -124,7 +124,7 @@ class Stage:
 
             read(wanted, late, deadline)
 
-        self.far.read = wait  # type: ignore[method-assign]
+        self.far.read = wait  # type: ignore[method-assign,assignment]
 
     # The loads.
 
@@ -169,7 +169,7 @@ def _removed_here(folder: Path, moment: Moment, load: Callable[[Stage], int]) ->
 
 
 def _removed_there(folder: Path, moment: Moment, load: Callable[[Stage], int]) -> None:
-    """What was compared before the answer may stay until the host hears of the removal."""
+    """Pages that were compared before the answer may stay until the host hears of it."""
     with ExitStack() as stack:
         stage = Stage(folder, stack)
         moment(stage, stage.remove_there)
