@@ -26,6 +26,7 @@ from kvstore.remote.expiry import EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.corruption_limit import CorruptionLimit
 from kvstore.remote.history.journal import RemovalJournal
+from kvstore.remote.history.namespace_watch import NamespaceWatch
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.history.removals import RemoteRemovals
 from kvstore.remote.history.reviser import Reviser
@@ -100,6 +101,7 @@ class RemoteStore:
         if not engine.capabilities.revisions:
             raise EngineUnsuited("the engine has no control values: use one that has them")
         self.lost: Callable[[Sequence[PageKey]], None] = lambda _: None
+        self.in_use: Callable[[], Iterable[bytes]] = lambda: ()
         self._engine = engine
         self._clock = clock
         self._settings = settings
@@ -152,6 +154,9 @@ class RemoteStore:
             short_seconds=settings.timeout_seconds,
             long_seconds=settings.write_seconds,
         )
+        self._watch = NamespaceWatch(
+            self._namespaces, self._gate, clock, seconds=settings.timeout_seconds
+        )
         self._reviser = Reviser(
             self._namespaces, self._controls, clock, seconds=settings.write_seconds
         )
@@ -180,6 +185,7 @@ class RemoteStore:
             seconds=settings.timeout_seconds,
             tick=self._tick,
             check=self._removals.check,
+            bad=self._page_names.bad,
         )
         self._refreshes = Refreshes(
             self._page_names,
@@ -214,6 +220,8 @@ class RemoteStore:
         self._failures = 0
         self._revised: Callable[[bytes], None] = lambda _: None
         self._corruption = CorruptionLimit(self._clock)
+        # The attribute changes: the store's user sets it after this.
+        self._watch.in_use = lambda: self.in_use()  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
         self._gate.forgotten = self._removals.add
         self._breaker.opened = self._removals.doubt
@@ -534,6 +542,8 @@ class RemoteStore:
         """Returns the reason for which no page is accepted, if there is one."""
         if not self._settings.writes or self._writer.faults.are_many:
             return Refusal.OFF
+        if self._breaker.refuses_pages:
+            return Refusal.ENGINE
         return None if self.state is StoreState.OPEN else Refusal.AWAY
 
     def _read(self, found: FoundPages) -> None:
@@ -569,6 +579,8 @@ class RemoteStore:
         if failures != self._failures and not self._breaker.is_open:
             self._failures = failures
             self._removals.check()
+        if not self._breaker.is_open:
+            self._watch.step()
 
     @staticmethod
     def _call(function: Callable[[T], None], value: T) -> None:

@@ -272,6 +272,12 @@ class SharedPageStore(PageStore, Protocol):
     the page store remember over a restart that this host knows of the removal. It does not if the
     call raises.
     """
+    in_use: Callable[[], Iterable[bytes]]
+    """Returns the digests of the namespaces that have pages on this host.
+
+    The page store asks in these for removals by other hosts about once a minute, as nobody looks
+    there for pages that are in memory. A thread of the page store calls it.
+    """
 
     def remove_corrupt(self, keys: Sequence[PageKey], done: Done) -> None:
         """Removes pages that changed in this host's memory, and what is known to come after them.

@@ -56,6 +56,18 @@ class ShardRevisions:
         for shard, control in seen.items():
             if control.revision is None and self._writes and not control.is_away:
                 seen[shard] = self._replaced(record, shard, control, deadline)
+        return self._accepted(record, epoch, seen)
+
+    def compare(
+        self, record: NamespaceRecord, epoch: int, shards: Sequence[int], deadline: float
+    ) -> None:
+        """Notices removals in some shards as ``current`` does, and makes no control value."""
+        self._accepted(record, epoch, self._controls.read(record.digest, shards, deadline))
+
+    def _accepted(
+        self, record: NamespaceRecord, epoch: int, seen: Mapping[int, Control]
+    ) -> Mapping[int, Revision] | None:
+        """Returns the revisions that the engine showed if this host has heard of all of them."""
         revisions = {shard: each.revision for shard, each in seen.items() if each.revision}
         with self._namespaces.mutex:
             if not self._namespaces.is_current(record, epoch):

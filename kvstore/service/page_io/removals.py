@@ -62,12 +62,15 @@ class Removals:
         tiers: Items[SlowTier],
         revise: Callable[[bytes, int], Removed],
     ) -> None:
+        self._cache = cache
+        self._mutex = mutex
         present = [each for each in tiers if each.page_store is not None]
         self._parts = [TierRemovals(cache, mutex, each) for each in present]
         self._revise = revise
         for tier in present:
             if isinstance(tier.page_store, SharedPageStore):
                 tier.page_store.revised = partial(self.revised, number=tier.number)
+                tier.page_store.in_use = self._in_use
 
     def settle(self, *, waits_for_shared: bool = True) -> bool:
         """Waits until no page removed before, by any caller, can return.
@@ -93,3 +96,9 @@ class Removals:
         self._revise(namespace_digest, number)
         if not self.settle(waits_for_shared=False):
             raise RemovalUnsettled
+
+    def _in_use(self) -> list[bytes]:
+        """Returns the digests of this host's namespaces."""
+        with self._mutex:
+            disk = self._cache.state.disk
+            return [] if disk is None else list(disk.namespaces)

@@ -30,7 +30,7 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.runs import Run
 from machine.neighbour import NEIGHBOUR, QUOTAS, Neighbour
-from naive.copies import FIRST, Path, Slot
+from naive.copies import FIRST, LOWER, Path, Slot
 from naive.holds import Expected, ModelHold, ModelLease, ModelPin, ModelReservation
 from naive.model import Model
 
@@ -234,6 +234,18 @@ class MachineState(RuleBasedStateMachine):
                     )
             above[node.number] = base + node.edge
         return found
+
+    def take_part(self) -> None:
+        """Takes the pages that the cache removed in one part, perhaps none, out of the model.
+
+        The model follows part by part: of a page above a part that went, a hold keeps only the
+        copy in the tier that it was handed.
+        """
+        left = self.cached_now(FIRST).keys() | self.cached_now(LOWER).keys()
+        gone = self.model.cached.keys() - left
+        below = {each for each in left if any(each.startswith(page) for page in gone)}
+        assert not below, "a page was removed and its continuation was not"
+        self.model.remove_pages(gone)
 
     def ends_now(self) -> dict[bytes, int]:
         """Reads the index: every end and its next token."""

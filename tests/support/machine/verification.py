@@ -106,7 +106,8 @@ def judge(
     there = {slot for slot, prefix in prefixes.items() if machine.model.has(prefix, slot)}
     removed = machine.cache.remove_corrupt(inspection, bad, len(looked))
     assert {_slot_of(page) for page in removed} == {_slot_of(page) for page in bad} & there
-    for page in bad:
+    # From the top: a page goes with all that continues it, which holds keep together.
+    for page in sorted(bad, key=lambda each: each.end):
         prefix = prefixes[_slot_of(page)]
         if page in removed:
             machine.model.remove(prefix)

@@ -49,7 +49,7 @@ DISK_MUTANTS = [
         "corrupt-page-stays-on-the-disk",
         "kvstore.core.verbs.verify",
         "Verifying._remove_from_disk",
-        "self._state.disk.remove(namespace, hash_at(at))",
+        "self._state.disk.remove(namespace, hash_at(at), is_corrupt=True)",
         "pass",
     ),
 ]

@@ -277,11 +277,17 @@ class Model(Copies):
         self.take_out(gone, self.every_hold())
         self.forget_ends()
 
-    def expel(self) -> int:
-        """Removes the pages of extents that retire; returns how many pages went."""
+    def retired(self) -> set[bytes]:
+        """Returns the cached pages of extents that retire, and all that continues them."""
         every = [*self.first.items(), *self.lower.items()]
-        gone = {prefix for prefix, slot in every if slot[0] in self.retiring}
-        return sum(self.remove(prefix) for prefix in sorted(gone))
+        tops = tuple(prefix for prefix, slot in every if slot[0] in self.retiring)
+        return {each for each in self.cached if each.startswith(tops)}
+
+    def expel(self) -> int:
+        """Removes the pages of extents that retire at once; returns how many pages went."""
+        gone = self.retired()
+        self.remove_pages(gone)
+        return len(gone)
 
     def end(self, lease: ModelLease) -> None:
         """Forgets a lease and all that it held."""

@@ -59,6 +59,7 @@ class HostPageStore:
         self, shared: SharedMedium, host: HostMemory, *, clock: Clock, queue_bytes: int
     ) -> None:
         self.revised: Callable[[bytes], None] = lambda _: None
+        self.in_use: Callable[[], Iterable[bytes]] = lambda: ()
         self.lost: Callable[[Sequence[PageKey]], None] = lambda _: None
         self.shared = shared
         self.host = host

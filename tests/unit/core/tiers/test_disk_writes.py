@@ -9,8 +9,10 @@ from core.disk_world import DiskWorld
 from core.verify_calls import ask, conclude, publish
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
+from kvstore.core.index.removal import ALL
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Sequence
+from kvstore.core.values.slots import SlotState
 
 
 def ends(world: DiskWorld, most: int = 100) -> list[list[int]]:
@@ -306,6 +308,28 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     world.disk_state.touches[0].clear()
     world.worker.match("ab", 1)
     assert not world.cache.writes_wanted()
+
+
+@pytest.mark.parametrize(("most", "kept"), [(1, 2), (ALL, 4)])
+def test_a_path_that_retires_under_a_write_keeps_what_is_written(most: int, kept: int) -> None:
+    """In tier 1 it keeps what the write reads there, and what leaves together with that."""
+    world = DiskWorld(lower_slots=8, low=0.0)
+    world.worker.publish("abcd")
+    assert world.cache.state.wanted is not None
+    world.cache.state.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
+    world.cache.finish_moves(world.cache.plan_moves(2))
+    [keep] = world.cache.plan_writes(100)
+    slots = keep.slots()
+    retirement = world.cache.begin_retirement(2, 2)
+    while retirement.go_on(most):
+        world.laws.check()
+    assert keep.slots() == slots
+    assert world.arena.counts[SlotState.DETACHED] == kept
+    assert world.cache.arenas[2].counts[SlotState.DETACHED] == 2
+    world.cache.finish_writes([keep], [0])
+    world.laws.check()
+    assert world.arena.free_count == world.arena.slot_count
+    assert world.cache.emptied_extents() == [2]
 
 
 def test_the_pages_of_writes_under_way_are_counted() -> None:

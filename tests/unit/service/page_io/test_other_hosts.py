@@ -22,6 +22,10 @@ class Shared(MemoryPageStore):
     def revised(self, namespace: bytes) -> None:
         """Does nothing until somebody wants to hear of it."""
 
+    def in_use(self) -> list[bytes]:
+        """Returns none until somebody says which."""
+        return []
+
 
 class OneOfHosts(Tiered):
     """A store with a disk, whose place a page store in memory takes, and a shared page store."""
@@ -58,6 +62,13 @@ def test_what_another_host_removed_leaves_memory_and_disk(host: OneOfHosts) -> N
     host.publish(0)
     host.keep()
     assert [len(each.medium.pages) for each in (host.near, host.far)] == [PAGES, PAGES]
+
+
+def test_a_shared_store_knows_the_namespaces_in_use(host: OneOfHosts) -> None:
+    """It asks for removals in them, whether or not anybody writes pages or looks for them."""
+    assert host.far.in_use() == [host.namespace.digest]
+    host.world.store.delete_namespace(host.caller.identity, host.namespace_id)
+    assert host.far.in_use() == []
 
 
 def test_a_namespace_that_is_not_open_leaves_the_disk(host: OneOfHosts) -> None:
