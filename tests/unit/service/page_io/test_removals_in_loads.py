@@ -124,7 +124,7 @@ class Stage:
 
             read(wanted, late, deadline)
 
-        self.far.read = wait  # type: ignore[method-assign,assignment]
+        self.far.read = wait  # type: ignore[method-assign]
 
     # The loads.
 
