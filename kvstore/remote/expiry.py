@@ -11,6 +11,8 @@ BUCKET_SECONDS: Final = 600.0
 _BUCKET_MS: Final = int(1000 * BUCKET_SECONDS)
 # Less life for each page before one. Two writes take different times to reach the engine.
 STEP_MS: Final = 4
+# All steps together take no more than a half of ``ttl_seconds``: the deepest pages live as long.
+MOST_STEPS_PART: Final = 2
 # The depth of a page whose parent is unknown: a path of a million tokens with pages of
 # 16 has fewer before it. Twice as many steps are still less than a bucket.
 UNKNOWN_DEPTH: Final = 1 << 16
@@ -46,4 +48,5 @@ class Expiry:
     def life_ms(self, depth: int) -> int:
         """Returns the life of a page with so many pages before it, positive milliseconds."""
         left = _BUCKET_MS - self._clock.now_ms() % _BUCKET_MS
-        return max(left + self._ttl_ms - STEP_MS * depth, 1)
+        steps = min(STEP_MS * depth, self._ttl_ms // MOST_STEPS_PART)
+        return max(left + self._ttl_ms - steps, 1)

@@ -186,6 +186,7 @@ class RemoteStore:
             seconds=settings.timeout_seconds,
             tick=self._tick,
             check=self._removals.check,
+            bad=self._page_names.bad,
         )
         self._refreshes = Refreshes(
             self._page_names,
@@ -532,6 +533,8 @@ class RemoteStore:
         """Returns the reason for which no page is accepted, if there is one."""
         if not self._settings.writes or self._writer.faults.are_many:
             return Refusal.OFF
+        if self._breaker.refuses_pages:
+            return Refusal.ENGINE
         return None if self.state is StoreState.OPEN else Refusal.AWAY
 
     def _read(self, found: FoundPages) -> None:

@@ -20,6 +20,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Failures among so many calls that open the breaker.
 WINDOW_CALLS: Final = 20
 MOST_FAILURES: Final = 5
+# Pages are not written for so long after the engine forbade it: an operator has to change that.
+REFUSED_SECONDS: Final = 5.0
 
 
 class Breaker:
@@ -42,6 +44,7 @@ class Breaker:
         self._changed = Condition()
         self._outcomes: deque[bool] = deque(maxlen=WINDOW_CALLS)
         self._last_failure = float("-inf")
+        self._refused_until = float("-inf")
         self._has_ended = False
 
     def succeed(self) -> None:
@@ -69,6 +72,24 @@ class Breaker:
         write = log.error if by_operator else log.warning
         write("remote_engine_away", why=self.why)
         self.opened()
+
+    def refuse(self, error: RemoteError, *, of_page: bool) -> None:
+        """Notes that an operator forbids a write, which says nothing of reads.
+
+        That is a write ``of_page``, or one of a control value, a life or a deletion.
+        """
+        why = f"{type(error).__name__}: {error}"
+        with self._changed:
+            is_news, self.why = self.why != why, why
+            if of_page:
+                self._refused_until = self._clock() + REFUSED_SECONDS
+        if is_news:
+            log.error("remote_write_forbidden", why=why)
+
+    @property
+    def refuses_pages(self) -> bool:
+        """True for some seconds after an operator's setting refused a page."""
+        return self._clock() < self._refused_until
 
     def close(self) -> None:
         """Notes that the engine works again. Earlier failures do not count any more."""

@@ -5,6 +5,7 @@ the caller goes on without it. The call keeps its memory, which nobody else uses
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -19,6 +20,7 @@ from kvstore.remote.errors import (
     EngineClosed,
     EngineFaulty,
     EngineUnreachable,
+    Reaction,
     RemoteError,
 )
 from kvstore.remote.liveness.breaker import Breaker
@@ -36,6 +38,13 @@ FAIR_SHARE: Final = 0.5
 
 class EngineAway(EngineUnreachable):
     """The engine was not called, since the breaker is open."""
+
+
+class _Write(Enum):
+    """The kind of a call that writes."""
+
+    PAGE = auto()
+    OTHER = auto()
 
 
 class _Call:
@@ -68,7 +77,7 @@ class EngineCalls:
 
     Each error is a ``RemoteError``. Calls report their outcomes to the ``breaker``, and are refused
     while it is open, unless ``reports`` is False. A call whose deadline had passed before it began,
-    or that had little time, says nothing of the engine.
+    or that had little time, says nothing of the engine. So does a write that an operator forbids.
     """
 
     def __init__(
@@ -110,13 +119,21 @@ class EngineCalls:
         deadline: float,
     ) -> Iterator[RemoteError | None]:
         """Yields None for each value that was written, or its error."""
-        return self._each(partial(self._engine.put_many, names, values, lives_ms), deadline)
+
+        def put(end: float) -> Iterator[RemoteError | None]:
+            for error in self._engine.put_many(names, values, lives_ms, end):
+                if self._reports and error is not None and error.reaction is Reaction.OPERATOR:
+                    self._breaker.refuse(error, of_page=True)
+                yield error
+
+        return self._each(put, deadline, wrote=_Write.PAGE)
 
     def refresh_many(
         self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float
     ) -> None:
         """Extends the lives of values."""
-        self._call(partial(self._engine.refresh_many, names, lives_ms), deadline)
+        refresh = partial(self._engine.refresh_many, names, lives_ms)
+        self._call(refresh, deadline, wrote=_Write.OTHER)
 
     def control(self, name: bytes, deadline: float) -> bytes | None:
         """Returns a control value."""
@@ -132,11 +149,11 @@ class EngineCalls:
                 name, value, life_ms, end, only_if_absent=only_if_absent
             )
 
-        return self._call(write, deadline)
+        return self._call(write, deadline, wrote=_Write.OTHER)
 
     def delete_many(self, names: Sequence[bytes], deadline: float) -> None:
         """Deletes values."""
-        self._call(partial(self._engine.delete_many, names), deadline)
+        self._call(partial(self._engine.delete_many, names), deadline, wrote=_Write.OTHER)
 
     def time_ms(self, deadline: float) -> int:
         """Returns the engine's clock."""
@@ -156,14 +173,22 @@ class EngineCalls:
         for each in calls:
             each.results.put((None, EngineClosed("the engine was closed")))
 
-    def _call(self, call: Callable[[float], T], deadline: float) -> T:
+    def _call(
+        self, call: Callable[[float], T], deadline: float, *, wrote: _Write | None = None
+    ) -> T:
         def once(end: float) -> Iterator[T]:
             yield call(end)
 
-        [result] = self._each(once, deadline)
+        [result] = self._each(once, deadline, wrote=wrote)
         return result
 
-    def _each(self, items: Callable[[float], Iterator[T]], deadline: float) -> Iterator[T]:
+    def _each(
+        self,
+        items: Callable[[float], Iterator[T]],
+        deadline: float,
+        *,
+        wrote: _Write | None = None,
+    ) -> Iterator[T]:
         began = self._clock()
         seconds = deadline - began
         if self._reports and self._breaker.is_open:
@@ -183,7 +208,7 @@ class EngineCalls:
                 self._fail(error, began)
             raise
         except RemoteError as error:
-            self._fail(error, began)
+            self._fail(error, began, wrote)
             raise
         except Exception as error:
             # The callers are requests and threads for which an engine that fails is usual.
@@ -196,8 +221,12 @@ class EngineCalls:
         if self._reports:
             self._breaker.succeed()
 
-    def _fail(self, error: RemoteError, began: float) -> None:
-        if self._reports:
+    def _fail(self, error: RemoteError, began: float, wrote: _Write | None = None) -> None:
+        if not self._reports:
+            return
+        if wrote is not None and error.reaction is Reaction.OPERATOR:
+            self._breaker.refuse(error, of_page=wrote is _Write.PAGE)
+        else:
             self._breaker.fail(error, began)
 
     def _apart(self, items: Callable[[float], Iterator[T]], end: float) -> Iterator[T]:

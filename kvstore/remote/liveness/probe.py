@@ -99,10 +99,13 @@ class Probe:
             raise CanaryLost(f"a value of {self._bytes} bytes is {result.value} after its write")
 
     def _write(self, name: bytes, sent: memoryview) -> bool:
-        """Returns whether the engine took the canary. It can be full, and serve reads."""
+        """Returns whether the engine took the canary. It can refuse writes, and serve reads."""
         deadline = self._clock() + self._seconds
-        [error] = self._calls.put_many([name], [sent], [CANARY_LIFE_MS], deadline)
-        if error is not None and error.reaction is not Reaction.VALUE:
+        try:
+            [error] = self._calls.put_many([name], [sent], [CANARY_LIFE_MS], deadline)
+        except RemoteError as raised:
+            error = raised
+        if error is not None and error.reaction is Reaction.AWAY:
             raise error
         return error is None
 

@@ -6,7 +6,7 @@ rights of a write, which replicas and full engines refuse.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from threading import Condition, Thread
 from typing import Final
 
@@ -24,6 +24,8 @@ CLOCK_SECONDS: Final = 60.0
 # A host that sees more spoiled values than it deletes may have bad memory itself.
 DELETES_A_TICK: Final = 1
 MOST_DELETES: Final = 1024
+# Later than this, a host may have written the value anew.
+DELETE_SECONDS: Final = 10.0
 MOST_REFRESHES: Final = 1 << 16
 REFRESHES_A_CALL: Final = 1000
 # A clock that is so wrong is worth a line of the log.
@@ -35,7 +37,8 @@ class Upkeep:
     """A thread that works each second. Thread-safe; a refresh or a deletion only waits in it.
 
     ``tick`` is called each second too, whether or not the engine answers, and ``check`` each
-    minute. A call of the engine may take ``seconds``.
+    minute. A call of the engine may take ``seconds``. A deletion that waited for too long is
+    dropped, and so is one of a value that is not ``bad`` any more.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Upkeep:
         seconds: float,
         tick: Callable[[], None],
         check: Callable[[], None],
+        bad: Container[bytes],
     ) -> None:
         self.skew = 0.0
         self._calls = calls
@@ -55,9 +59,11 @@ class Upkeep:
         self._seconds = seconds
         self._tick = tick
         self._check = check
+        self._bad = bad
         self._changed = Condition()
         self._refreshes: OrderedDict[bytes, int] = OrderedDict()
-        self._deletes: OrderedDict[bytes, None] = OrderedDict()
+        # Names of values, with the times at which they were seen to be spoiled.
+        self._deletes: OrderedDict[bytes, float] = OrderedDict()
         self._unlinks: list[tuple[Sequence[bytes], Callable[[bool], None]]] = []
         self._check_at = clock()
         self._is_closed = False
@@ -78,7 +84,7 @@ class Upkeep:
         """Deletes a value, after those before it."""
         with self._changed:
             if len(self._deletes) < MOST_DELETES:
-                self._deletes[name] = None
+                self._deletes[name] = self._clock()
 
     def unlink(self, names: Sequence[bytes], done: Callable[[bool], None]) -> None:
         """Deletes values at once, and calls ``done`` with whether the engine did it."""
@@ -155,7 +161,9 @@ class Upkeep:
 
     def _delete(self) -> None:
         with self._changed:
-            most = min(len(self._deletes), DELETES_A_TICK)
-            names = [self._deletes.popitem(last=False)[0] for _ in range(most)]
+            oldest = self._clock() - DELETE_SECONDS
+            due = [name for name, at in self._deletes.items() if at >= oldest and name in self._bad]
+            names, left = due[:DELETES_A_TICK], due[DELETES_A_TICK:]
+            self._deletes = OrderedDict((name, self._deletes[name]) for name in left)
         if names:
             self._calls.delete_many(names, self._clock() + self._seconds)

@@ -145,7 +145,7 @@ class Writer:
                     self._end(each, outcome)
             except RemoteError as error:
                 staging.drop()
-                if error.reaction is Reaction.VALUE:
+                if error.reaction is not Reaction.AWAY:
                     reason = Refusal.ENGINE
                 log.debug("remote_write_failed", why=f"{type(error).__name__}: {error}")
             except Exception:

@@ -3,14 +3,19 @@
 from collections.abc import Callable, Sequence
 from threading import Lock
 
+import structlog
+
 from kvstore.remote.finding import EngineFinding
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class RemoteFacts:
     """The facts about one remote tier. Thread-safe.
 
     ``key_id`` is a short digest of the secret, equal on all hosts that share. ``writes`` is the
-    policy of writes. ``find`` asks the engine for its settings: it may wait, and raises nothing.
+    policy of writes. ``find`` asks the engine for its settings: it may wait. An error of it counts
+    as no answer.
     """
 
     def __init__(
@@ -39,7 +44,12 @@ class RemoteFacts:
 
         For a thread of its own.
         """
-        found = self._find()
+        found = None
+        try:
+            found = self._find()
+        except Exception:
+            # An engine's library may raise anything, and this thread asks again later.
+            log.exception("remote_findings_failed")
         if found is not None:
             with self._mutex:
                 self._findings = tuple(found)

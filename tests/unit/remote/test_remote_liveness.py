@@ -235,6 +235,37 @@ def test_an_operators_error_is_not_final(host: RemoteHost, error: RemoteError) -
     assert host.look(0) == 1
 
 
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_an_engine_that_forbids_writes_serves_reads(host: RemoteHost, *, is_raised: bool) -> None:
+    """Neither a refused page nor a removal that waits takes the reads away."""
+    host.publish(0)
+    error = CommandForbidden("NOPERM set")
+
+    def forbid(names: list[bytes], *_: object, **__: object) -> Iterator[RemoteError]:
+        if is_raised:
+            raise error
+        yield from [error] * len(names)
+
+    def forbid_control(*_: object, **__: object) -> bool:
+        raise error
+
+    host.engine.put_many = forbid  # type: ignore[method-assign,assignment]
+    host.engine.set_control = forbid_control  # type: ignore[method-assign]
+    assert not host.pages.write(1)
+    assert host.store.state is StoreState.OPEN
+    assert "NOPERM set" in host.store.remote_use().why
+    assert host.pages.begin(2) is None, "a page is written although the engine forbade it just now"
+    assert host.store.remote_use().refused_writes[Refusal.ENGINE] == 2
+    host.store.remove([key(9, OTHER)], lambda _: None)
+    host.until(lambda: host.store._removals._told)
+    assert host.look(0) == 1
+    assert host.finds(0) == [0]
+    host.go_away()
+    host.come_back()
+    assert host.finds(0) == [0]
+    assert host.store.remote_use().breaker_opened == 1
+
+
 def test_a_full_engine_serves_reads(host: RemoteHost) -> None:
     """A refused value is one lost write (A9)."""
     host.publish(0)

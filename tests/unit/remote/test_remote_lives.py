@@ -190,6 +190,17 @@ def test_lives_lie_within_the_settings(depth: int) -> None:
     assert expiry.life_ms(depth + 1) <= expiry.life_ms(depth)
 
 
+@pytest.mark.parametrize("ttl", [0.5, 60.0, 262.0, TTL])
+def test_a_deep_page_lives_for_half_of_the_settings(ttl: float) -> None:
+    """Also right before the end of a bucket. Near pages still go in their order."""
+    clock = EngineClock(0.0)
+    clock.now_ms = lambda: int(1000 * BUCKET_SECONDS) - 1  # type: ignore[method-assign]
+    expiry = Expiry(clock, ttl)
+    assert expiry.life_ms(2 * UNKNOWN_DEPTH) >= ttl * 1000 / 2
+    near = [expiry.life_ms(depth) for depth in range(50)]
+    assert near == sorted(set(near), reverse=True)
+
+
 def test_the_memory_of_paths_is_bounded() -> None:
     """The pages used longest ago are forgotten; their descendants count as deep."""
     lineage = Lineage(most=3)

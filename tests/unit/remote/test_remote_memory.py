@@ -14,8 +14,10 @@ from page_stores.numbered_pages import LIMIT, NAMESPACE, PAGE_BYTES, key, memory
 from page_stores.remote_rig import SETTINGS, page_name, wait_until
 from xxhash import xxh3_64_intdigest
 
+from kvstore.remote.expiry import EngineClock
 from kvstore.remote.remote_store import EngineUnsuited
 from kvstore.remote.sealing import SEAL_BYTES, PageSealer
+from kvstore.remote.transfers.upkeep import DELETE_SECONDS, Upkeep
 from kvstore.storage.page_store import PageRead, Presence, ReadAnswer
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
@@ -245,6 +247,33 @@ def test_deletions_are_slow(host: RemoteHost) -> None:
     deleted = 30 - sum(name.startswith(b"kv1/") for name in host.values)
     assert deleted <= monotonic() - began + 1
     assert "set_control" not in host.engine.calls, "corruption renews a revision"
+
+
+def test_no_page_that_was_written_anew_is_deleted(
+    host: RemoteHost,
+) -> None:
+    """Deletions wait for each other, and the page may be right by then."""
+    host.publish(*range(4))
+    names = [page_name(host.store, key(number)) for number in range(4)]
+    bad, passed = set(names), [0.0]
+    upkeep = Upkeep(
+        host.store._quiet_calls,
+        EngineClock(0.0),
+        lambda: monotonic() + passed[0],
+        seconds=LIMIT,
+        tick=lambda: None,
+        check=lambda: None,
+        bad=bad,
+    )
+    for each in names:
+        upkeep.delete(each)
+    upkeep._delete()
+    bad.discard(names[1])
+    upkeep._delete()
+    passed[0] += DELETE_SECONDS
+    upkeep._delete()
+    assert [each in host.values for each in names] == [False, True, False, True]
+    assert not upkeep._deletes
 
 
 def test_a_host_whose_pages_change_writes_no_more(host: RemoteHost) -> None:

@@ -16,3 +16,19 @@ def test_an_engine_that_does_not_answer_leaves_what_was_found() -> None:
     for expected in ((FINDING,), (FINDING,), ()):
         about.ask_engine()
         assert about.findings == expected
+
+
+def test_an_error_of_a_library_is_no_answer() -> None:
+    """The thread that asks goes on, and what was found before stays."""
+    answers = iter([[FINDING]])
+
+    def find() -> list[EngineFinding]:
+        found = next(answers, None)
+        if found is None:
+            raise OSError("a library fails as it likes")
+        return found
+
+    about = RemoteFacts("valkeys://x", key_id=b"1234", writes="off", find=find)
+    for _ in range(2):
+        about.ask_engine()
+        assert about.findings == (FINDING,)
