@@ -101,7 +101,6 @@ class RemoteStore:
         if not engine.capabilities.revisions:
             raise EngineUnsuited("the engine has no control values: use one that has them")
         self.lost: Callable[[Sequence[PageKey]], None] = lambda _: None
-        self.revised: Callable[[bytes], None] = lambda _: None
         self.in_use: Callable[[], Iterable[bytes]] = lambda: ()
         self._engine = engine
         self._clock = clock
@@ -219,9 +218,9 @@ class RemoteStore:
 
     def _start(self) -> None:
         self._failures = 0
+        self._revised: Callable[[bytes], None] = lambda _: None
         self._corruption = CorruptionLimit(self._clock)
-        # The attributes change: the store's user sets them after this.
-        self._reviser.revised = lambda namespace: self.revised(namespace)  # noqa: PLW0108
+        # The attribute changes: the store's user sets it after this.
         self._watch.in_use = lambda: self.in_use()  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
         self._gate.forgotten = self._removals.add
@@ -239,6 +238,16 @@ class RemoteStore:
         if self._is_closed:
             return StoreState.CLOSED
         return StoreState.AWAY if self._breaker.is_open else StoreState.OPEN
+
+    @property
+    def revised(self) -> Callable[[bytes], None]:
+        """The listener to removals by other hosts. The host hears of none before it is set."""
+        return self._revised
+
+    @revised.setter
+    def revised(self, listener: Callable[[bytes], None]) -> None:
+        self._revised = listener
+        self._reviser.listen(listener)
 
     @property
     def is_empty(self) -> bool:

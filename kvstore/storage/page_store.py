@@ -267,9 +267,10 @@ class SharedPageStore(PageStore, Protocol):
     """Called with the digest of a namespace of which another host removed pages.
 
     The callee removes the namespace's pages elsewhere on this host, and may wait for a disk. A
-    thread of the page store calls it, never within ``write`` or ``remove``. Until it has returned,
-    no page of the namespace is found and no write of one is accepted. Only then may the page store
-    remember over a restart that this host knows of the removal. It does not if the call raises.
+    thread of the page store calls it, never within ``write`` or ``remove``. Until it is set, and
+    has returned, no page of the namespace is found and no write of one is accepted. Only then may
+    the page store remember over a restart that this host knows of the removal. It does not if the
+    call raises.
     """
     in_use: Callable[[], Iterable[bytes]]
     """Returns the digests of the namespaces that have pages on this host.

@@ -74,7 +74,7 @@ def names_with(held: dict[str, bytes], secret: bytes) -> set[str]:
 
 
 def test_memory_has_digests_in_place_of_secrets(holder: HolderFolder) -> None:
-    """What a lease or a credential proves is nowhere; the store's key is in its journal alone."""
+    """No held memory has a lease's secret or a credential; the journal has the store's key."""
     with running_store(*settings(holder)) as store:
         client, namespace = open_client(store.runtime_dir)
         with closing(client):

@@ -21,6 +21,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Any shard can have pages after a removed one.
 ALL_SHARDS: Final = range(SHARD_COUNT)
+# The others are read again between the writes of these halves.
+HALVES: Final = (ALL_SHARDS[: SHARD_COUNT // 2], ALL_SHARDS[SHARD_COUNT // 2 :])
 CLOSE_SECONDS: Final = 5.0
 # Removals that a check forgets at most, each of which it writes to a file.
 MOST_OVER: Final = 64
@@ -141,7 +143,11 @@ class RemoteRemovals:
         if is_owed:
             if record.saved_epoch != epoch:
                 self._namespaces.save(record)
-            self._renew(record, epoch, known)
+            try:
+                self._renew(record, epoch, known)
+            finally:
+                # A failure too: the next attempt may see only what this one wrote.
+                self._tell(record)
         else:
             self._repeat(record, known)
 
@@ -150,37 +156,19 @@ class RemoteRemovals:
 
         Raises ``Outdone`` if another host wrote over one of them.
         """
-        seen = self._read(record)
-        unheard = _unheard(seen, known, record.own_removals)
         if record.written_epoch != epoch:
             record.written, record.written_epoch = {}, epoch
+        self._write_later(record, known)
         written = record.written
-        removal, failure = os.urandom(REMOVAL_BYTES), None
-        record.own_removals.add(removal)
-        for shard in ALL_SHARDS:
-            found = seen[shard].revision
-            # Written by an attempt that failed at another shard: other hosts hear of it once.
-            if shard in written and found == written[shard]:
-                continue
-            latest = max(filter(None, (found, known.get(shard))), default=None)
-            revision = self._codec.removed(latest, removal)
-            try:
-                self._write(record, shard, revision)
-                written[shard] = revision
-            except RemoteError as error:
-                failure = error
-        if failure is not None:
-            raise failure
         ages = {
             control.revision.age(written[shard]) if control.revision else Age.EARLIER
             for shard, control in self._read(record).items()
         }
         if not ages.isdisjoint({Age.EARLIER, Age.FORKED}):
             raise Outdone("another host removed pages of the namespace at the same time")
-        unheard |= Age.LATER in ages
         with self._namespaces.mutex:
             record.removed_at = self._journal.now()
-            record.unheard += unheard
+            record.unheard += Age.LATER in ages
             if not record.is_unheard:
                 self._namespaces.accept(record, written)
             # Otherwise the removals that came meanwhile are due.
@@ -189,31 +177,77 @@ class RemoteRemovals:
             record.written_epoch = -1
             record.is_owed = record.is_owed and not is_last
             record.is_unsure = False
-            is_unheard = record.is_unheard
             # Those of a removal that comes from now on wait for it.
             answers = _answers(record) if is_last else []
         self._namespaces.save(record)
         self._answer(answers, succeeded=True)
         if not is_last:
             self._due.add(record.digest)
+
+    def _write_later(self, record: NamespaceRecord, known: Mapping[int, Revision]) -> None:
+        """Writes a later revision for each shard that has none of this removal.
+
+        Before the second half it reads the revisions again. Another host's removal that ended
+        before is seen there, or after the last write, whatever this host writes over.
+        """
+        seen, written, failure = self._read(record), record.written, None
+        self._note(record, _unheard(seen, known, record.own_removals))
+        removal = os.urandom(REMOVAL_BYTES)
+        record.own_removals.add(removal)
+        for half in HALVES:
+            if half is not HALVES[0]:
+                before, seen = seen, self._read(record)
+                found = {shard: each.revision for shard, each in before.items() if each.revision}
+                others = {shard: seen[shard] for shard in half}
+                self._note(record, _unheard(others, found, record.own_removals))
+            for shard in half:
+                # Written by an attempt that failed at another shard: other hosts hear of it once.
+                if shard in written and seen[shard].revision == written[shard]:
+                    continue
+                latest = max(filter(None, (seen[shard].revision, known.get(shard))), default=None)
+                revision = self._codec.removed(latest, removal)
+                try:
+                    self._write(record, shard, revision)
+                    written[shard] = revision
+                except RemoteError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def _note(self, record: NamespaceRecord, is_unheard: bool) -> None:  # noqa: FBT001  # a finding
+        """Notes a removal by another host, before its revision is written over."""
+        with self._namespaces.mutex:
+            record.unheard += is_unheard
+
+    def _tell(self, record: NamespaceRecord) -> None:
+        """Tells of the removals by other hosts that were noted."""
+        with self._namespaces.mutex:
+            is_unheard = record.is_unheard
         if is_unheard:
             self.unheard(record.digest)
 
     def _repeat(self, record: NamespaceRecord, known: Mapping[int, Revision]) -> None:
-        """Writes the known revisions again where the engine has earlier ones, or none."""
+        """Writes revisions as late as the known ones where the engine has earlier ones, or none.
+
+        They are new ones. If another host writes a later one at the same moment, and this host
+        writes over it, no page from before can be found. If this host sees that it did so, it
+        removes the namespace, of which all hosts then hear.
+        """
         seen = self._read(record)
-        for shard, revision in known.items():
-            found = seen[shard].revision
-            if seen[shard].is_away:
-                # It is compared again within a minute, and at its next use.
-                continue
-            if found is None:
-                deadline = self._clock() + self._short_seconds
-                restored = self._codec.restored(revision)
-                self._controls.create(record.digest, shard, restored, deadline)
-            elif found.age(revision) is Age.EARLIER:
-                log.warning("remote_removal_repeated", shard=shard)
-                self._write(record, shard, revision)
+        repeated = [
+            shard
+            for shard, revision in known.items()
+            # One that is away is compared again within a minute, and at its next use.
+            if not seen[shard].is_away and _is_earlier(seen[shard], revision)
+        ]
+        middle = len(repeated) // 2
+        is_crossed = False
+        for part in (repeated[:middle], repeated[middle:]):
+            for shard in part:
+                self._restore(record, shard, seen[shard], known[shard])
+            if part:
+                again = self._read(record)
+                is_crossed |= _unheard(again, known, ())
         ages = {
             control.revision.age(known[shard])
             for shard, control in seen.items()
@@ -221,10 +255,10 @@ class RemoteRemovals:
         }
         with self._namespaces.mutex:
             record.is_unsure = False
-            if Age.FORKED in ages:
+            if is_crossed or Age.FORKED in ages:
                 record.epoch += 1
                 record.is_owed = True
-            is_unheard = not ages.isdisjoint({Age.LATER, Age.FORKED})
+            is_unheard = is_crossed or not ages.isdisjoint({Age.LATER, Age.FORKED})
             record.epoch += is_unheard
             record.unheard += is_unheard
             # Those that were written are seen in the engine at their next use.
@@ -234,6 +268,18 @@ class RemoteRemovals:
             self._due.add(record.digest)
         if is_unheard:
             self.unheard(record.digest)
+
+    def _restore(
+        self, record: NamespaceRecord, shard: int, found: Control, known: Revision
+    ) -> None:
+        """Writes a revision of the known state, where the engine has an earlier one or none."""
+        restored = self._codec.restored(known)
+        if found.revision is None:
+            deadline = self._clock() + self._short_seconds
+            self._controls.create(record.digest, shard, restored, deadline)
+            return
+        log.warning("remote_removal_repeated", shard=shard)
+        self._write(record, shard, restored)
 
     def _read(self, record: NamespaceRecord) -> Mapping[int, Control]:
         deadline = self._clock() + self._long_seconds
@@ -252,6 +298,11 @@ def _answers(record: NamespaceRecord) -> list[Done]:
     """Takes the callbacks of the removals so far; under the mutex."""
     answers, record.answers = record.answers, []
     return answers
+
+
+def _is_earlier(found: Control, known: Revision) -> bool:
+    """Returns whether the engine has no revision, or an earlier one than this host knows."""
+    return found.revision is None or found.revision.age(known) is Age.EARLIER
 
 
 def _unheard(

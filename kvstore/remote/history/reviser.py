@@ -20,10 +20,11 @@ CLOSE_SECONDS: Final = 5.0
 
 
 class Reviser:
-    """A thread that calls ``revised`` for namespaces of which other hosts removed pages.
+    """A thread that tells a listener of namespaces of which other hosts removed pages.
 
     It reads all revisions of a namespace before the call. The host has heard of these afterwards,
-    and of no later one. All of them are read within ``seconds``.
+    and of no later one. All of them are read within ``seconds``. Without a listener the host hears
+    of nothing, so that a store which starts misses no removal.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Reviser:
         *,
         seconds: float,
     ) -> None:
-        self.revised: Callable[[bytes], None] = lambda _: None
+        self._revised: Callable[[bytes], None] | None = None
         self._namespaces = namespaces
         self._controls = controls
         self._clock = clock
@@ -46,8 +47,16 @@ class Reviser:
         """Starts the thread."""
         self._thread.start()
 
+    def listen(self, revised: Callable[[bytes], None]) -> None:
+        """Calls ``revised`` from now on, also for the namespaces that were added before."""
+        self._revised = revised
+        with self._namespaces.mutex:
+            unheard = [each.digest for each in self._namespaces.hidden() if each.is_unheard]
+        for each in unheard:
+            self._due.add(each)
+
     def add(self, digest: bytes) -> None:
-        """Adds a namespace, which is hidden until ``revised`` returned."""
+        """Adds a namespace, which is hidden until the listener has returned."""
         self._due.add(digest)
 
     def wake(self) -> None:
@@ -55,7 +64,7 @@ class Reviser:
         self._due.wake()
 
     def close(self) -> None:
-        """Ends the thread, after a call of ``revised`` under way."""
+        """Ends the thread, after a call of the listener under way."""
         self._due.close()
         self._thread.join(CLOSE_SECONDS)
 
@@ -72,12 +81,13 @@ class Reviser:
             self._due.finish(digest, succeeded=succeeded)
 
     def _revise(self, digest: bytes) -> None:
+        revised = self._revised
         with self._namespaces.record(digest) as record:
-            if not record.is_unheard:
+            if revised is None or not record.is_unheard:
                 return
             unheard = record.unheard
         seen = self._controls.read(digest, ALL_SHARDS, self._clock() + self._seconds)
-        self.revised(digest)
+        revised(digest)
         with self._namespaces.mutex:
             heard = {
                 shard: control.revision

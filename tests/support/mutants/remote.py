@@ -14,10 +14,18 @@ REMOTE_MUTANTS = [
         "known-before-heard",
         "kvstore.remote.history.reviser",
         "Reviser._revise",
-        "self.revised(digest)",
-        "self._journal.save(digest, __import__('dataclasses').replace(record.entry(), known={"
+        "revised(digest)",
+        "self._namespaces._journal.save("
+        "digest, __import__('dataclasses').replace(record.entry(), known={"
         "shard: each.revision for shard, each in seen.items() if each.revision}))\n"
-        "self.revised(digest)",
+        "revised(digest)",
+    ),
+    Mutant(
+        "heard-by-nobody",
+        "kvstore.remote.history.reviser",
+        "Reviser._revise",
+        "revised = self._revised",
+        "revised = self._revised or (lambda _: None)",
     ),
     Mutant(
         "revision-read-at-send-alone",
@@ -58,9 +66,44 @@ REMOTE_MUTANTS = [
     Mutant(
         "removals-not-repeated",
         "kvstore.remote.history.removals",
-        "RemoteRemovals._repeat",
-        "self._write(record, shard, revision)",
+        "RemoteRemovals._restore",
+        "self._write(record, shard, restored)",
         "pass",
+    ),
+    Mutant(
+        "known-revision-repeated",
+        "kvstore.remote.history.removals",
+        "RemoteRemovals._restore",
+        "self._codec.restored(known)",
+        "known",
+    ),
+    Mutant(
+        "crossed-repeat-not-removed",
+        "kvstore.remote.history.removals",
+        "RemoteRemovals._repeat",
+        "is_crossed |= _unheard(again, known, ())",
+        "pass",
+    ),
+    Mutant(
+        "unheard-forgotten-by-a-failure",
+        "kvstore.remote.history.removals",
+        "RemoteRemovals._write_later",
+        "self._note(record, _unheard(seen, known, record.own_removals))",
+        "record.doubted = _unheard(seen, known, record.own_removals)",
+    ),
+    Mutant(
+        "later-removal-not-heard",
+        "kvstore.remote.history.removals",
+        "RemoteRemovals._renew",
+        "Age.LATER in ages",
+        "False",
+    ),
+    Mutant(
+        "second-half-not-read",
+        "kvstore.remote.history.removals",
+        "RemoteRemovals._write_later",
+        "others = {shard: seen[shard] for shard in half}",
+        "others = {}",
     ),
     Mutant(
         "no-second-revision",

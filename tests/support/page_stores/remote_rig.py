@@ -62,8 +62,13 @@ class RemoteStoreRig:
         settings: RemoteSettings = SETTINGS,
         secret: bytes = SECRET,
         clock: Clock = monotonic,
+        hears: bool = True,
     ) -> None:
-        """Rigs with the same ``values`` are hosts that share an engine."""
+        """Rigs with the same ``values`` are hosts that share an engine.
+
+        A store over one that ``hears`` nothing itself is told of removals by other hosts.
+        """
+        self.hears = hears
         self.lost: list[PageKey] = []
         self.heard: list[bytes] = []
         self.values: dict[bytes, tuple[bytes, int]] = {} if values is None else values
@@ -85,7 +90,8 @@ class RemoteStoreRig:
             settings=self._settings,
         )
         self.store.lost = self.lost.extend
-        self.store.revised = self.heard.append
+        if self.hears:
+            self.store.revised = self.heard.append
 
     def pass_time(self, seconds: float) -> None:
         """Waits."""

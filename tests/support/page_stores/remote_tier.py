@@ -48,7 +48,7 @@ class RemoteTier(TierMachine):
         """Opens a store over the same values, with the journal of the one before."""
         if self.rig is None:
             self.rig = RemoteStoreRig(
-                self.folder, self.values, settings=MACHINE_SETTINGS, clock=self.clock
+                self.folder, self.values, settings=MACHINE_SETTINGS, clock=self.clock, hears=False
             )
         else:
             self.rig.open()
@@ -210,7 +210,7 @@ class RemoteHost(Host):
         if self.rig is None:
             assert self.clock is not None
             self.rig = RemoteStoreRig(
-                self.folder, self.values, settings=MACHINE_SETTINGS, clock=self.clock
+                self.folder, self.values, settings=MACHINE_SETTINGS, clock=self.clock, hears=False
             )
         else:
             self.rig.open()

@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from time import monotonic
 
 import pytest
 from page_stores.numbered_pages import LIMIT, NAMESPACE, key
-from page_stores.remote_rig import wait_until
+from page_stores.remote_rig import SETTINGS, wait_until
 
 from kvstore.remote.errors import EngineUnreachable
+from kvstore.remote.remote_settings import RemoteSettings
 from kvstore.storage.page_store import PageKey, ReadAnswer
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
@@ -27,10 +29,14 @@ OTHER = bytes(range(32))
 MUTANTS = {each.name: each for each in REMOTE_MUTANTS}
 
 
+# A control write may wait for a test.
+PATIENT = replace(SETTINGS, timeout_seconds=LIMIT)
+
+
 @contextmanager
-def hosts(folder: Path) -> Iterator[Hosts]:
+def hosts(folder: Path, settings: RemoteSettings = SETTINGS) -> Iterator[Hosts]:
     """Provides two hosts."""
-    made = Hosts(folder)
+    made = Hosts(folder, settings=settings)
     try:
         yield made
     finally:
@@ -231,6 +237,122 @@ def overwritten_while_it_is_written(folder: Path) -> None:
         assert two.b.look(0) == 0, "a removal is acknowledged that the engine has lost"
 
 
+def _before_a_write(host: RemoteHost, number: int) -> tuple[Event, Event]:
+    """Makes a host wait before a control write. Returns the events that it does, and may go on."""
+    is_past, may_go_on = Event(), Event()
+    write, numbers = host.engine.set_control, iter(range(1_000_000))
+
+    def wait(*parts: object, **how: object) -> bool:
+        if next(numbers) == number:
+            is_past.set()
+            assert may_go_on.wait(LIMIT)
+        return write(*parts, **how)  # type: ignore[arg-type]
+
+    host.engine.set_control = wait  # type: ignore[method-assign]
+    return is_past, may_go_on
+
+
+def _write_over(folder: Path, number: int) -> None:
+    """A has read the revisions, and writes some of them after B's removal was answered.
+
+    A has pages that B removed, and must hear of it although B does nothing more.
+    """
+    with hosts(folder, PATIENT) as two:
+        two.a.publish(0)
+        assert two.b.look(0) == 1
+        is_past, may_go_on = _before_a_write(two.a, number)
+        by_a: Future[bool] = Future()
+        two.a.store.remove([key(1)], by_a.set_result)
+        assert is_past.wait(LIMIT)
+        assert two.b.pages.remove(0)
+        may_go_on.set()
+        assert by_a.result(LIMIT)
+        two.a.settle()
+        assert two.a.heard == [NAMESPACE], "a removal is written over, and its pages stay"
+
+
+def all_of_a_removal_is_written_over(folder: Path) -> None:
+    """A writes its first revision after B's removal."""
+    _write_over(folder, 0)
+
+
+def half_of_a_removal_is_written_over(folder: Path) -> None:
+    """A writes the second half of its revisions after B's removal."""
+    _write_over(folder, 32)
+
+
+def a_removal_is_tried_again(folder: Path) -> None:
+    """A has not heard of B's removal when it writes its own, and cannot read that again."""
+    with hosts(folder) as two:
+        two.a.publish(0)
+        assert two.b.look(0) == 1
+        assert two.b.pages.remove(0)
+        read, fails = two.a.engine.get_many, iter([True])
+        before = two.a.engine.calls.count("set_control")
+
+        def fail(*parts: object) -> object:
+            is_written = two.a.engine.calls.count("set_control") == before + 64
+            if is_written and next(fails, False):
+                raise EngineUnreachable("a test cut the line")
+            return read(*parts)  # type: ignore[arg-type]
+
+        two.a.engine.get_many = fail  # type: ignore[method-assign,assignment]
+        assert two.a.pages.remove(1)
+        assert next(fails, None) is None, "the line was not cut"
+        two.a.settle()
+        assert two.a.heard == [NAMESPACE], "pages that another host removed stay"
+
+
+def a_repeat_writes_over_a_later_removal(folder: Path) -> None:
+    """A repeats a removal that the engine forgot, at the moment of one by B.
+
+    A must hear of B's although B does nothing more.
+    """
+    with hosts(folder, PATIENT) as two:
+        two.a.publish(0)
+        assert two.a.pages.remove(0)
+        before = _controls(two)
+        assert two.a.pages.remove(0)
+        two.b.publish(1)
+        assert two.a.look(1) == 1
+        # A replica without the last control values is promoted.
+        two.values.update(before)
+        is_past, may_go_on = _before_a_write(two.a, 0)
+        assert two.a.look(1) == 0
+        assert is_past.wait(LIMIT)
+        assert two.b.pages.remove(1)
+        may_go_on.set()
+        two.a.settle()
+        assert two.a.look(1) == 0, "a repeated revision brings removed pages back"
+        two.a.settle()
+        assert two.a.heard, "a removal is written over, and its pages stay"
+        assert [two.a.look(1), two.b.look(1)] == [0, 0]
+
+
+def _controls(two: Hosts) -> dict[bytes, tuple[bytes, int]]:
+    """Returns the control values of the engine."""
+    return {name: each for name, each in two.values.items() if name.startswith(b"kvr/")}
+
+
+def a_store_starts_after_a_removal(folder: Path) -> None:
+    """B removed pages once, and A others while B was down. B's store comes after its page store."""
+    with hosts(folder) as two:
+        two.b.publish(0)
+        assert two.b.pages.remove(0)
+        two.b.store.close()
+        two.a.publish(1)
+        assert two.a.pages.remove(1)
+        two.b.hears = False
+        two.b.open()
+        two.b.until(lambda: "get_many" in two.b.engine.calls)
+        removals, reviser = two.b.store._removals._due, two.b.store._reviser._due
+        two.b.until(lambda: not (removals._due or removals._busy))
+        two.b.until(lambda: not (reviser._due or reviser._busy))
+        two.b.store.revised = two.b.heard.append
+        two.b.settle()
+        assert two.b.heard == [NAMESPACE], "nobody heard of a removal"
+
+
 SCENARIOS: dict[Callable[[Path], None], list[str]] = {
     other_hosts_do_not_write_removed_pages_back: ["births-not-compared"],
     a_restart_does_not_let_removed_pages_return: ["known-before-heard"],
@@ -242,6 +364,11 @@ SCENARIOS: dict[Callable[[Path], None], list[str]] = {
     a_removal_outlives_its_host: ["removal-not-in-the-journal"],
     two_hosts_remove_at_a_time: [],
     overwritten_while_it_is_written: ["overwritten-removal-accepted"],
+    all_of_a_removal_is_written_over: ["second-half-not-read"],
+    half_of_a_removal_is_written_over: ["later-removal-not-heard"],
+    a_removal_is_tried_again: ["unheard-forgotten-by-a-failure"],
+    a_store_starts_after_a_removal: ["heard-by-nobody"],
+    a_repeat_writes_over_a_later_removal: ["crossed-repeat-not-removed"],
 }
 
 
@@ -276,6 +403,16 @@ def test_a_revision_of_the_send_alone_is_caught(
     put_into_this_process(monkeypatch, *(MUTANTS[each] for each in names))
     with pytest.raises(AssertionError):
         a_page_waits_while_its_namespace_is_removed(tmp_path)
+
+
+def test_a_revision_that_is_repeated_as_it_was_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages that another host removed since are found under it again."""
+    names = ("known-revision-repeated", "crossed-repeat-not-removed")
+    put_into_this_process(monkeypatch, *(MUTANTS[each] for each in names))
+    with pytest.raises(AssertionError, match="brings removed pages back"):
+        a_repeat_writes_over_a_later_removal(tmp_path)
 
 
 @pytest.fixture

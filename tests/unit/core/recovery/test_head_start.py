@@ -275,7 +275,7 @@ def publish_in_a_taken_slot(remains: Remains) -> str:
 def test_it_declines_what_no_cache_does(
     world: JournaledWorld, change: Callable[[Remains], str]
 ) -> None:
-    """What was read does not fit together, so it builds on nothing of it."""
+    """A head start that read what does not fit together builds on nothing of it."""
     start = begun(world)
     reason = change(world.witness.remains)
     assert declined(world, *start) == reason
