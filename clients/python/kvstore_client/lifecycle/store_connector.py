@@ -69,6 +69,8 @@ class Connector:
         self._tried = False
         self._closing = False
         self._why_none: StoreError = StoreUnavailable("not attached yet")
+        # The last session whose end is in ``_why_none``.
+        self._left: Session | None = None
         self._thread = Thread(target=self._run, name="kvstore-connector", daemon=True)
 
     # For callers.
@@ -90,7 +92,9 @@ class Connector:
         if self._closing:
             raise ClientClosed("this client was closed")
         if session is None or session.drained:
-            raise copy(self._why_none)
+            # A session ends before its thread has noted why.
+            is_noted = session is None or session is self._left
+            raise copy(self._why_none if is_noted else session.ended or self._why_none)
         return session
 
     def new_budget(self) -> StoreBudget:
@@ -295,6 +299,7 @@ class Connector:
         session.end(StoreUnavailable("left by this client"))  # unless it ended by itself
         with self.monitor:
             self._why_none = session.ended or self._why_none
+            self._left = session
             self.monitor.wait_for(lambda: session.drained or self._closing)
             drained = self.monitor.wait_for(lambda: session.drained, self._config.close_timeout)
         if drained:

@@ -311,3 +311,13 @@ def test_a_server_that_refuses_the_process_ends_its_session(
             next_one.close()
     for each in (peer, refusing):
         each.close()
+
+
+def test_a_session_that_ended_says_why_at_once(client: Client) -> None:
+    """Callers hear the reason before the connector's thread has noted it."""
+    connector = client._connector
+    session = connector.require_session()
+    with connector.monitor:
+        session.end(errors.LeaseExpired("the lease's time is over"))
+        with pytest.raises(errors.LeaseExpired):
+            client.share_lease()
