@@ -12,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.promtool import promtool
 from kvstore.metrics.definitions import METRICS
+from kvstore.remote.names import SECRET_BYTES
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
 from processes.holder_folder import HolderFolder
+from remote.server_hosts import write_private
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LIMIT = 30.0
@@ -42,10 +44,15 @@ def named(query: str) -> set[str]:
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Provides the metrics text of a server with all its tiers in use, and with a holder."""
     slab = tmp_path_factory.mktemp("slab") / "slab"
+    shared = tmp_path_factory.mktemp("shared")
+    (shared / "pages").mkdir()
+    key = write_private(shared / "key", bytes(range(SECRET_BYTES)))
     arguments = (
         *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--tier2-bytes", "1MiB"),
         *("--extent-bytes", str(3 * PAGES * PAGE_BYTES)),
         *("--tier3-path", str(slab), "--tier3-bytes", "16MiB", "--tier3-write", "through"),
+        *("--remote-url", f"file://{shared / 'pages'}", "--remote-key-file", str(key)),
+        *("--remote-state-dir", str(shared / "state"), "--remote-trust-uids"),
         *("--metrics-listen", "127.0.0.1:0", "--verify-rate", "1"),
     )
     config = ClientConfig(call_timeout=LIMIT)
