@@ -96,13 +96,6 @@ RUN_MUTANTS = [
         "count <= 0",
     ),
     Mutant(
-        "bound-ignores-other-reads",
-        "kvstore.core.tiers.read_slots",
-        "take_targets",
-        "room - arena.bounded_count",
-        "room",
-    ),
-    Mutant(
         "victims-left-are-beyond-eviction",
         "kvstore.core.tiers.read_slots",
         "_evict_old",

@@ -4,10 +4,13 @@ import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, paged
 from core.disk_world import DiskWorld
+from kvstore.core.tiers import disk_reads, read_slots
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.read_slots import FREE_ONLY, EvictionBound
 from kvstore.core.values.requests import Identity, MatchOptions
 from kvstore.errors import NamespaceNotFound
+from mutants.live import put_into_this_process
+from mutants.mutant import Mutant
 
 FIRST, SECOND = 0, 1
 OLD = EvictionBound(1 / 4, 1 << 60)
@@ -226,6 +229,21 @@ def test_a_careful_read_evicts_a_share_at_a_time() -> None:
     world.cache.finish_read(read, 0)
     assert world.arena.bounded_count == 0
     world.laws.check()
+
+
+def test_a_bound_that_ignores_other_reads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many reads under way would evict far more than their share together."""
+    fault = Mutant(
+        "bound-ignores-other-reads",
+        "kvstore.core.tiers.read_slots",
+        "take_targets",
+        "room - arena.bounded_count",
+        "room",
+    )
+    put_into_this_process(monkeypatch, fault)
+    monkeypatch.setattr(disk_reads, "take_targets", read_slots.take_targets)
+    with pytest.raises(AssertionError):
+        test_a_careful_read_evicts_a_share_at_a_time()
 
 
 def test_a_careful_read_evicts_nothing_that_was_just_used() -> None:
