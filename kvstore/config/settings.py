@@ -576,8 +576,8 @@ class Config(BaseSettings):
     `through`: soon after it was inserted, so that other hosts find it before its second use.
     `second-touch`: when this host inserts or matches it for the second time, for an engine whose
     writes cost money. `off`: never; this host only reads what others write. Wrong when
-    `kvstore_remote_written_pages_total` is many times the pages that all hosts read. Absent:
-    through, and second-touch for s3. Start with: absent.
+    `kvstore_remote_written_pages_total` is many times the pages that all hosts read.
+    Absent: through, and second-touch for s3. Start with: absent.
     """
 
     @property

@@ -224,7 +224,7 @@ class RemoteStore:
         self._watch.in_use = lambda: self.in_use()  # noqa: PLW0108
         self._gate.unheard = self._removals.unheard = self._unheard
         self._gate.forgotten = self._removals.add
-        self._breaker.opened = self._left
+        self._breaker.opened = self._removals.doubt
         self._breaker.closed = self._returned
         parts = (self._removals, self._reviser, self._reader, self._writer)
         for part in (*parts, self._upkeep, self._probe):
@@ -561,23 +561,13 @@ class RemoteStore:
             self._writer.drop(write, Refusal.REVISION)
         self._reviser.add(namespace)
 
-    def _left(self) -> None:
-        """Notes that the engine is away. The calls after its return begin with little."""
-        self._restart()
-        self._removals.doubt()
-
     def _returned(self) -> None:
-        """Continues after the engine was away: with little, and first with the removals."""
-        # Once more, since a call that ended meanwhile may have changed it.
-        self._restart()
-        self._removals.check()
-        self._reviser.wake()
-
-    def _restart(self) -> None:
-        """Begins looks, reads and writes with the least at a time."""
+        """Resumes after the engine was away: removals first, and calls at a low rate."""
         self._look_ramp.restart()
         self._reader.ramp.restart()
         self._pace.restart()
+        self._removals.check()
+        self._reviser.wake()
 
     def _tick(self) -> None:
         """Works each second."""

@@ -49,6 +49,8 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
         "output_ids": engine.generate(ids, 6).output_ids,
         "prompt_tokens": 40,
         "matched_tokens": 0,
+        "disk_tokens": 0,
+        "remote_tokens": 0,
         "copied_tokens": 0,
         "prefilled_tokens": 40,
         "computed_tokens": 45,
