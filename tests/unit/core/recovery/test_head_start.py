@@ -100,6 +100,17 @@ def test_it_follows_what_came_since(world: JournaledWorld) -> None:
     completed(world, *start)
 
 
+def test_a_reservation_keeps_what_it_had_inserted(world: JournaledWorld) -> None:
+    """Its insert was read ahead, and it goes on after that."""
+    worker = world.worker
+    worker.acquire("xyzuvw", 11, 12)
+    worker.insert(12, "uv", 3, base_pin_id=11)
+    start = begun(world)
+    completed(world, *start)
+    worker.abort(12)
+    completed(world, *begun(world))
+
+
 def test_a_removed_page_stays_with_its_holds(world: JournaledWorld) -> None:
     """Its pin also holds what remains above, which may be removed later."""
     world.worker.match("xyz", 7)
