@@ -93,8 +93,8 @@ class Connector:
             raise ClientClosed("this client was closed")
         if session is None or session.drained:
             # A session ends before its thread has noted why.
-            is_noted = session is None or session is self._left
-            raise copy(self._why_none if is_noted else session.ended or self._why_none)
+            ended = None if session is None or session is self._left else session.ended
+            raise copy(ended or self._why_none)
         return session
 
     def new_budget(self) -> StoreBudget:
