@@ -7,11 +7,11 @@ import structlog
 import zmq
 
 from kvstore import background
-from kvstore.core.pool.blocks import BlockSweep
-from kvstore.core.values.block_log import (
-    BlockChange,
-    BlockSpace,
-    BlocksRemoved,
+from kvstore.core.pool.copy_changes import CopySweep
+from kvstore.core.values.change_log import (
+    CopiesRemoved,
+    CopyChange,
+    PageSpace,
     TakenChanges,
 )
 from kvstore.kv_events.endpoints import Endpoint
@@ -64,9 +64,9 @@ class Settings(NamedTuple):
     snapshot_seconds: float = SNAPSHOT_SECONDS
 
 
-def in_parts(changes: list[BlockChange]) -> Iterator[list[BlockChange]]:
+def in_parts(changes: list[CopyChange]) -> Iterator[list[CopyChange]]:
     """Yields the changes of one batch after the other. A batch has at least one."""
-    part: list[BlockChange] = []
+    part: list[CopyChange] = []
     size = 0
     for each in changes:
         part.append(each)
@@ -112,7 +112,7 @@ class TenantStream:
         self._buffer = ReplayBuffer() if buffer is None else buffer
         # The rank of each model, by the order of their first blocks.
         self._ranks: dict[tuple[bytes, object], int] = {}
-        self._sweep: BlockSweep | None = None
+        self._sweep: CopySweep | None = None
         # The reason of a snapshot that is due, or "".
         self._due = "start"
         self._snapshot_from = clock()
@@ -168,19 +168,19 @@ class TenantStream:
                 self._count(changes)
             background.give_way()
 
-    def _rank_of(self, space: BlockSpace) -> int:
+    def _rank_of(self, space: PageSpace) -> int:
         return self._ranks.setdefault(rank_key(space), len(self._ranks))
 
-    def _by_rank(self, changes: Iterable[BlockChange]) -> dict[int, list[BlockChange]]:
-        found: dict[int, list[BlockChange]] = {}
+    def _by_rank(self, changes: Iterable[CopyChange]) -> dict[int, list[CopyChange]]:
+        found: dict[int, list[CopyChange]] = {}
         for each in changes:
             found.setdefault(self._rank_of(each.space), []).append(each)
         return found
 
-    def _count(self, changes: Iterable[BlockChange]) -> None:
+    def _count(self, changes: Iterable[CopyChange]) -> None:
         for each in changes:
             count = sum(map(len, each.ids))
-            if isinstance(each, BlocksRemoved):
+            if isinstance(each, CopiesRemoved):
                 self._removed += count
             else:
                 self._stored += count
@@ -197,7 +197,7 @@ class TenantStream:
             self._send([self._wire.cleared()], rank, is_base=rank == 0)
         log.info("kv_events_snapshot", tenant=self._tenant, why=reason)
 
-    def _go_on(self, sweep: BlockSweep) -> None:
+    def _go_on(self, sweep: CopySweep) -> None:
         part = self._feed.go_on(self._tenant, sweep)
         self._publish(part.taken)
         if self._sweep is not None:

@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kvstore.core.values.block_log import (
-    NO_BLOCK,
-    BlockChange,
-    BlockSpace,
-    BlocksRemoved,
-    BlocksStored,
+from kvstore.core.values.change_log import (
+    NO_PARENT,
+    CopiesRemoved,
+    CopiesStored,
+    CopyChange,
+    PageSpace,
 )
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.tokens import TOKEN_BYTES
@@ -115,13 +115,13 @@ class Wire:
         """Returns the event after which a consumer knows no block of the publisher."""
         return MapCleared() if self._is_map else ArrayCleared()
 
-    def events(self, changes: Iterable[BlockChange]) -> list[WireEvent]:
+    def events(self, changes: Iterable[CopyChange]) -> list[WireEvent]:
         """Returns the events of changes, in order. Removals side by side are one event."""
         events: list[WireEvent] = []
         removed: list[int] = []
         tier = 0
         for each in changes:
-            is_removed = isinstance(each, BlocksRemoved)
+            is_removed = isinstance(each, CopiesRemoved)
             if removed and not (is_removed and each.tier == tier):
                 events.append(self._removed(removed, tier))
                 removed = []
@@ -137,11 +137,11 @@ class Wire:
     def _removed(self, names: list[int], tier: int) -> WireEvent:
         return (MapRemoved if self._is_map else ArrayRemoved)(names, MEDIA[tier])
 
-    def _stored(self, change: BlocksStored) -> Iterable[WireEvent]:
+    def _stored(self, change: CopiesStored) -> Iterable[WireEvent]:
         """Yields the events of stored blocks: one, unless their tokens are very many."""
         page_tokens = change.space.layout.page_tokens
         names = self._names.of(change.ids)
-        parent = None if change.parent_id == NO_BLOCK else self._names.one(change.parent_id)
+        parent = None if change.parent_id == NO_PARENT else self._names.one(change.parent_id)
         most = max(MOST_TOKENS // page_tokens, 1)
         for first in range(0, len(names), most):
             part = names[first : first + most]
@@ -152,7 +152,7 @@ class Wire:
             parent = part[-1]
 
     def _stored_part(
-        self, change: BlocksStored, names: list[int], parent: int | None, tokens: list[int]
+        self, change: CopiesStored, names: list[int], parent: int | None, tokens: list[int]
     ) -> WireEvent:
         layout, medium = change.space.layout, MEDIA[change.tier]
         adapter, salt = labels(change.space.identity)
@@ -195,6 +195,6 @@ def extra_keys(count: int, adapter: str | None, salt: str | None) -> ExtraKeys |
     return [own + marked, *([own or None] * (count - 1))]
 
 
-def rank_key(space: BlockSpace) -> tuple[bytes, object]:
+def rank_key(space: PageSpace) -> tuple[bytes, object]:
     """Returns what tells models apart: equal tokens are equal blocks within one of these."""
     return space.identity.model_digest, space.layout

@@ -4,12 +4,12 @@ from threading import Event, Lock
 from typing import NamedTuple
 
 from kvstore.core import PrefixCache
-from kvstore.core.pool.blocks import BlockSweep
-from kvstore.core.values.block_log import (
+from kvstore.core.pool.copy_changes import CopySweep
+from kvstore.core.values.change_log import (
     NOTHING_TAKEN,
-    BlockLog,
-    BlockSpace,
-    BlocksStored,
+    ChangeLog,
+    CopiesStored,
+    PageSpace,
     TakenChanges,
 )
 
@@ -23,7 +23,7 @@ class SweepPart(NamedTuple):
     """A part of a sweep: the changes since the part before, then the blocks that it lists."""
 
     taken: TakenChanges
-    listed: list[BlocksStored]
+    listed: list[CopiesStored]
 
 
 class KvEventUse(NamedTuple):
@@ -56,9 +56,9 @@ class BlockFeed:
         self.due = Event()
         self._cache = cache
         self._mutex = mutex
-        self._log = BlockLog(room_bytes=room_bytes, wake=self.due.set)
+        self._log = ChangeLog(room_bytes=room_bytes, wake=self.due.set)
         with mutex:
-            cache.events.blocks = self._log
+            cache.events.changes = self._log
             self._first = {each.tenant for each in cache.namespaces.values()}
 
     def tenants(self) -> set[str]:
@@ -72,13 +72,13 @@ class BlockFeed:
         with self._mutex:
             return self._log.take(tenant)
 
-    def begin_sweep(self, tenant: str) -> tuple[BlockSweep, list[BlockSpace]]:
+    def begin_sweep(self, tenant: str) -> tuple[CopySweep, list[PageSpace]]:
         """Returns a sweep over all blocks that a tenant has, and its namespaces, oldest first."""
         with self._mutex:
             spaces = list(self._cache.state.namespaces_of.of(tenant).values())
-            return BlockSweep(spaces), list(spaces)
+            return CopySweep(spaces), list(spaces)
 
-    def go_on(self, tenant: str, sweep: BlockSweep) -> SweepPart:
+    def go_on(self, tenant: str, sweep: CopySweep) -> SweepPart:
         """Returns the next part of a sweep."""
         with self._mutex:
             return SweepPart(self._log.take(tenant), sweep.take(NODES_AT_ONCE))

@@ -17,7 +17,7 @@ class IdRun(NamedTuple):
 class PageIds:
     """The ids of all pages of a node, as runs.
 
-    Without a journal, and if nobody follows blocks, no node has any.
+    Without a journal, and if nobody follows changes, no node has any.
 
     ``starts`` and ``bases`` have an entry for each run; the first starts at zero.
     """

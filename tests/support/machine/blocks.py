@@ -2,7 +2,7 @@
 
 from hypothesis.stateful import invariant
 
-from kvstore.core.pool.blocks import BlockSweep
+from kvstore.core.pool.copy_changes import CopySweep
 from machine.state import COUNTS, OWNER, MachineState
 from naive.blocks import NaiveBlocks, whole_paths
 from naive.copies import FIRST, LOWER
@@ -21,7 +21,7 @@ def blocks_are_what_is_there(machine: MachineState) -> None:
         machine.swept.apply(each)
     if machine.sweep is None or machine.sweep.is_done:
         machine.swept = NaiveBlocks()
-        machine.sweep = BlockSweep(machine.cache.visible_namespaces(OWNER))
+        machine.sweep = CopySweep(machine.cache.visible_namespaces(OWNER))
     for listed in machine.sweep.take(1 + machine.steps % 3):
         machine.swept.apply(listed)
     COUNTS["swept"] += machine.sweep.is_done

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kvstore.core.values.block_log import NO_BLOCK, BlockChange, BlocksStored
+from kvstore.core.values.change_log import NO_PARENT, CopiesStored, CopyChange
 from kvstore.core.values.group_pages import is_group_page
 
 
@@ -36,10 +36,10 @@ class NaiveBlocks:
         self.known.clear()
         self.places.clear()
 
-    def apply(self, change: BlockChange) -> None:
+    def apply(self, change: CopyChange) -> None:
         """Does what a change of the core says."""
         ids = [each for part in change.ids for each in part]
-        if isinstance(change, BlocksStored):
+        if isinstance(change, CopiesStored):
             width = change.space.layout.page_tokens * 4
             pages = [change.tokens[n * width : (n + 1) * width] for n in range(len(ids))]
             assert all(len(each) == width for each in pages), "a block lacks tokens"
@@ -56,7 +56,7 @@ class NaiveBlocks:
 
     def _path(self, name: int) -> bytes:
         parts: list[bytes] = []
-        while name != NO_BLOCK:
+        while name != NO_PARENT:
             name, tokens = self.known[name]
             parts.append(tokens)
         return b"".join(reversed(parts))

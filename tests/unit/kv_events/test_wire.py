@@ -9,7 +9,7 @@ import pytest
 
 from core.core_builders import make_namespace
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.values.block_log import NO_BLOCK, BlocksRemoved, BlocksStored
+from kvstore.core.values.change_log import NO_PARENT, CopiesRemoved, CopiesStored
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.kv_events.block_names import BlockNames
 from kvstore.kv_events.wire import MOST_TOKENS, Format, Wire, labels, rank_key
@@ -75,9 +75,9 @@ def tokens(*values: int) -> bytes:
     return array("I", values).tobytes()
 
 
-def stored(space: Namespace = SPACE, tier: int = 1, parent: int = NO_BLOCK) -> BlocksStored:
+def stored(space: Namespace = SPACE, tier: int = 1, parent: int = NO_PARENT) -> CopiesStored:
     """Returns the change of two blocks that are stored."""
-    return BlocksStored(space, tier, parent, (range(3, 5),), tokens(*range(8), 9, 9))
+    return CopiesStored(space, tier, parent, (range(3, 5),), tokens(*range(8), 9, 9))
 
 
 def salted(salt: bytes = b"", adapter: bytes = b"") -> Namespace:
@@ -87,7 +87,7 @@ def salted(salt: bytes = b"", adapter: bytes = b"") -> Namespace:
     return space
 
 
-def encoded(form: Format, *changes: BlocksStored | BlocksRemoved, rank: int = 0) -> bytes:
+def encoded(form: Format, *changes: CopiesStored | CopiesRemoved, rank: int = 0) -> bytes:
     """Returns the bytes of a batch."""
     wire = Wire(form, NAMES)
     return wire.encode(12.5, wire.events(changes), rank)
@@ -96,7 +96,7 @@ def encoded(form: Format, *changes: BlocksStored | BlocksRemoved, rank: int = 0)
 def test_the_bytes_are_those_of_vllm() -> None:
     """Of each kind of event: as vLLM's own structures are encoded."""
     wire = Wire("map", NAMES)
-    changes = (stored(), BlocksRemoved(SPACE, 2, (range(3, 5),)), stored(parent=1, tier=2))
+    changes = (stored(), CopiesRemoved(SPACE, 2, (range(3, 5),)), stored(parent=1, tier=2))
     ours = wire.encode(12.5, [wire.cleared(), *wire.events(changes)], 3)
     theirs = KVEventBatch(
         12.5,
@@ -117,7 +117,7 @@ def test_the_bytes_are_those_of_vllm() -> None:
 def test_arrays_are_those_of_older_versions() -> None:
     """The name, then the fields in their order."""
     found = msgspec.msgpack.decode(
-        encoded("array", stored(parent=1), BlocksRemoved(SPACE, 1, (range(3, 4),)))
+        encoded("array", stored(parent=1), CopiesRemoved(SPACE, 1, (range(3, 4),)))
     )
     names = NAMES.of((range(3, 5),))
     assert found == [
@@ -137,8 +137,8 @@ def test_arrays_are_those_of_older_versions() -> None:
 
 def test_removals_side_by_side_are_one_event() -> None:
     """Of one tier, and never past a block that is stored between."""
-    first, second = BlocksRemoved(SPACE, 1, (range(1, 3),)), BlocksRemoved(SPACE, 1, (range(7, 8),))
-    lower = BlocksRemoved(SPACE, 2, (range(1, 2),))
+    first, second = CopiesRemoved(SPACE, 1, (range(1, 3),)), CopiesRemoved(SPACE, 1, (range(7, 8),))
+    lower = CopiesRemoved(SPACE, 2, (range(1, 2),))
     batch = msgspec.msgpack.decode(
         encoded("map", first, second, lower, stored(), first), type=KVEventBatch
     )
@@ -155,7 +155,7 @@ def test_removals_side_by_side_are_one_event() -> None:
 def test_very_many_blocks_are_several_events() -> None:
     """Each continues the one before."""
     count = MOST_TOKENS // 4 + 2
-    change = BlocksStored(SPACE, 1, 1, (range(2, 2 + count),), tokens(*range(4 * count)))
+    change = CopiesStored(SPACE, 1, 1, (range(2, 2 + count),), tokens(*range(4 * count)))
     batch = msgspec.msgpack.decode(encoded("map", change), type=KVEventBatch)
     first, second = batch.events
     assert isinstance(first, BlockStored)

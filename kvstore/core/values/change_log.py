@@ -1,7 +1,7 @@
-"""Changes of blocks, for programs that follow which prefixes the store has.
+"""Changes of the copies of pages, for programs that follow which prefixes the store has.
 
-A block is a whole page of a path, with an id that no other page ever has. Partial pages and pages
-of KV cache groups are no blocks. A change has the block's tokens, unlike an event of the log.
+They are changes of whole pages of a path, each with an id that no other page ever has. Partial
+pages and pages of KV cache groups are left out. Unlike an event of the log a change has tokens.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol, TypeAlias
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 
 # The id of no page: the parent of first pages.
-NO_BLOCK = 0
+NO_PARENT = 0
 # Bytes that a change takes beside its tokens, about.
 CHANGE_BYTES = 256
 
 
-class BlockSpace(Protocol):
-    """The namespace of a block, as far as a change names it."""
+class PageSpace(Protocol):
+    """The namespace of a page, as far as a change names it."""
 
     number: int
     tenant: str
@@ -24,14 +24,14 @@ class BlockSpace(Protocol):
     layout: PageLayout
 
 
-class BlocksStored(NamedTuple):
-    """Blocks of one path that got a copy in ``tier``.
+class CopiesStored(NamedTuple):
+    """Pages of one path that got a copy in ``tier``.
 
     ``ids`` are the pages' ids, in prefix order. ``parent_id`` is the id of the page before the
-    first one, or ``NO_BLOCK``. ``tokens`` begin with the blocks' tokens, and may be longer.
+    first one, or ``NO_PARENT``. ``tokens`` begin with the pages' tokens, and may be longer.
     """
 
-    space: BlockSpace
+    space: PageSpace
     tier: int
     parent_id: int
     ids: tuple[range, ...]
@@ -43,10 +43,10 @@ class BlocksStored(NamedTuple):
         return len(self.tokens) + CHANGE_BYTES
 
 
-class BlocksRemoved(NamedTuple):
-    """Blocks of one path that lost their copy in ``tier``."""
+class CopiesRemoved(NamedTuple):
+    """Pages of one path that lost their copy in ``tier``."""
 
-    space: BlockSpace
+    space: PageSpace
     tier: int
     ids: tuple[range, ...]
 
@@ -56,21 +56,21 @@ class BlocksRemoved(NamedTuple):
         return CHANGE_BYTES
 
 
-BlockChange: TypeAlias = BlocksStored | BlocksRemoved
+CopyChange: TypeAlias = CopiesStored | CopiesRemoved
 
 
 class TakenChanges(NamedTuple):
-    """The changes of a tenant's blocks, in order. After them, ``lost_count`` changes were lost."""
+    """A tenant's changes, in order. After them, ``lost_count`` changes were lost."""
 
-    changes: list[BlockChange]
+    changes: list[CopyChange]
     lost_count: int
 
 
 NOTHING_TAKEN = TakenChanges([], 0)
 
 
-class BlockQueue:
-    """The changes of a tenant's blocks that nobody took yet. Not thread-safe.
+class ChangeQueue:
+    """A tenant's changes that nobody took yet. Not thread-safe.
 
     Changes that do not fit are lost, and so are all later ones until :meth:`take`.
     """
@@ -78,10 +78,10 @@ class BlockQueue:
     def __init__(self, room_bytes: int) -> None:
         self._room_bytes = room_bytes
         self._waiting_bytes = 0
-        self._changes: list[BlockChange] = []
+        self._changes: list[CopyChange] = []
         self._lost_count = 0
 
-    def add(self, change: BlockChange) -> bool:
+    def add(self, change: CopyChange) -> bool:
         """Adds a change. Returns True if it is the first one since :meth:`take`."""
         self._waiting_bytes += change.size_bytes
         if self._lost_count or self._waiting_bytes > self._room_bytes:
@@ -101,8 +101,8 @@ class BlockQueue:
         return taken
 
 
-class BlockLog:
-    """The changes of blocks since its making, by tenant. Not thread-safe.
+class ChangeLog:
+    """The changes of copies since its making, by tenant. Not thread-safe.
 
     It gives pages their ids if there is no journal, so it MUST be made before the first page.
     ``wake`` is called for the first change that waits. It must return at once.
@@ -112,8 +112,8 @@ class BlockLog:
         """At most ``room_bytes`` bytes of changes wait for each tenant."""
         self._room_bytes = room_bytes
         self._wake = wake
-        self._next_id = NO_BLOCK + 1
-        self._queues: dict[str, BlockQueue] = {}
+        self._next_id = NO_PARENT + 1
+        self._queues: dict[str, ChangeQueue] = {}
 
     def take_ids(self, count: int) -> int:
         """Returns the first of ``count`` consecutive ids that no page had before."""
@@ -121,12 +121,12 @@ class BlockLog:
         self._next_id += count
         return first
 
-    def note(self, change: BlockChange) -> None:
+    def note(self, change: CopyChange) -> None:
         """Records a change."""
         tenant = change.space.tenant
         queue = self._queues.get(tenant)
         if queue is None:
-            queue = self._queues[tenant] = BlockQueue(self._room_bytes)
+            queue = self._queues[tenant] = ChangeQueue(self._room_bytes)
         if queue.add(change):
             self._wake()
 
@@ -135,10 +135,10 @@ class BlockLog:
         return list(self._queues)
 
     def has_changes(self, tenant: str) -> bool:
-        """Returns True if changes of a tenant's blocks wait. Any thread may ask."""
+        """Returns True if changes of a tenant wait. Any thread may ask."""
         return bool(self._queues.get(tenant))
 
     def take(self, tenant: str) -> TakenChanges:
-        """Returns the changes of a tenant's blocks since the last call."""
+        """Returns a tenant's changes since the last call."""
         queue = self._queues.get(tenant)
         return NOTHING_TAKEN if queue is None else queue.take()

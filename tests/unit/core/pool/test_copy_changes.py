@@ -6,13 +6,13 @@ from core.core_builders import CoreWorld, paged
 from core.letter_world import LetterWorld
 from core.tiered_world import make, move
 from kvstore.core.index.node import Position
-from kvstore.core.pool.blocks import BlockSweep, note_copied
-from kvstore.core.values.block_log import (
-    NO_BLOCK,
-    BlockChange,
-    BlockLog,
-    BlocksRemoved,
-    BlocksStored,
+from kvstore.core.pool.copy_changes import CopySweep, note_copied
+from kvstore.core.values.change_log import (
+    NO_PARENT,
+    ChangeLog,
+    CopiesRemoved,
+    CopiesStored,
+    CopyChange,
 )
 from naive.blocks import NaiveBlocks
 from recoveries.world import JournaledWorld
@@ -20,26 +20,26 @@ from recoveries.world import JournaledWorld
 TENANT = "tenant-a"
 
 
-def follow(world: CoreWorld) -> BlockLog:
+def follow(world: CoreWorld) -> ChangeLog:
     """Follows the blocks of a world from now on."""
-    log = BlockLog(room_bytes=1 << 20, wake=lambda: None)
-    world.cache.events.blocks = log
+    log = ChangeLog(room_bytes=1 << 20, wake=lambda: None)
+    world.cache.events.changes = log
     return log
 
 
-def changes(log: BlockLog) -> list[BlockChange]:
+def changes(log: ChangeLog) -> list[CopyChange]:
     """Returns the changes since this was asked before."""
     return log.take(TENANT).changes
 
 
-def ids(change: BlockChange) -> list[int]:
+def ids(change: CopyChange) -> list[int]:
     """Returns the ids of a change's blocks."""
     return [each for part in change.ids for each in part]
 
 
 def swept(world: CoreWorld, most: int = 1 << 20) -> NaiveBlocks:
     """Returns what a sweep lists."""
-    found, sweep = NaiveBlocks(), BlockSweep(world.cache.namespaces.values())
+    found, sweep = NaiveBlocks(), CopySweep(world.cache.namespaces.values())
     while not sweep.is_done:
         for each in sweep.take(most):
             found.apply(each)
@@ -57,8 +57,8 @@ def test_an_insert_stores_blocks_after_their_parent() -> None:
     log = follow(world)
     world.worker.publish("abc", "abxy")
     first, second = changes(log)
-    assert first == BlocksStored(world.namespace, 1, NO_BLOCK, (range(1, 4),), paged("abc"))
-    assert second == BlocksStored(world.namespace, 1, 2, (range(4, 6),), paged("xy"))
+    assert first == CopiesStored(world.namespace, 1, NO_PARENT, (range(1, 4),), paged("abc"))
+    assert second == CopiesStored(world.namespace, 1, 2, (range(4, 6),), paged("xy"))
     world.worker.publish("abc")
     assert changes(log) == []
 
@@ -69,8 +69,8 @@ def test_a_longer_path_keeps_the_ids_above() -> None:
     log = follow(world)
     world.worker.publish("ab", "z", "abcd", "abcde")
     assert [(each.ids, each.parent_id) for each in changes(log)] == [  # type: ignore[union-attr]
-        ((range(1, 3),), NO_BLOCK),
-        ((range(3, 4),), NO_BLOCK),
+        ((range(1, 3),), NO_PARENT),
+        ((range(3, 4),), NO_PARENT),
         ((range(4, 6),), 2),
         ((range(6, 7),), 5),
     ]
@@ -78,7 +78,7 @@ def test_a_longer_path_keeps_the_ids_above() -> None:
     world.evict_prefix("a")
     removed = changes(log)
     assert [ids(each) for each in removed] == [[4, 5, 6], [1, 2]]
-    assert all(isinstance(each, BlocksRemoved) for each in removed)
+    assert all(isinstance(each, CopiesRemoved) for each in removed)
 
 
 def test_an_eviction_removes_blocks() -> None:
@@ -90,7 +90,7 @@ def test_an_eviction_removes_blocks() -> None:
     stored, removed = NaiveBlocks(), 0
     for each in changes(log):
         stored.apply(each)
-        removed += isinstance(each, BlocksRemoved)
+        removed += isinstance(each, CopiesRemoved)
     assert removed >= 2
     there = {
         paged(letters[:end])
@@ -139,9 +139,9 @@ def test_moves_store_blocks_in_their_tier() -> None:
     world.worker.publish("abcd", "abxy")
     move(world)
     found = changes(log)
-    stored = [each for each in found if isinstance(each, BlocksStored) and each.tier == 2]
+    stored = [each for each in found if isinstance(each, CopiesStored) and each.tier == 2]
     assert sorted(each for change in stored for each in ids(change)) == [1, 2, 3, 4, 5, 6]
-    removed = [each for each in found if isinstance(each, BlocksRemoved)]
+    removed = [each for each in found if isinstance(each, CopiesRemoved)]
     assert {each.tier for each in removed} == {1}
     naive = NaiveBlocks()
     for each in found:
@@ -162,8 +162,8 @@ def test_a_move_over_several_nodes_is_told_node_by_node() -> None:
     ).node
     note_copied(log, node, len(node.slots), 3, 2)
     upper, lower = changes(log)
-    assert upper == BlocksStored(world.namespace, 2, 1, (range(2, 3),), paged("b"))
-    assert lower == BlocksStored(world.namespace, 2, 2, (range(3, 5),), paged("cd"))
+    assert upper == CopiesStored(world.namespace, 2, 1, (range(2, 3),), paged("b"))
+    assert lower == CopiesStored(world.namespace, 2, 2, (range(3, 5),), paged("cd"))
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])
@@ -184,7 +184,7 @@ def test_a_sweep_lists_what_was_split_since() -> None:
     world = CoreWorld(slots=32)
     log = follow(world)
     world.worker.publish("abcd", "q")
-    sweep, found = BlockSweep(world.cache.namespaces.values()), NaiveBlocks()
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
     for each in sweep.take(1):
         found.apply(each)
     changes(log)
@@ -200,7 +200,7 @@ def test_a_sweep_lists_what_was_merged_since() -> None:
     world = CoreWorld(slots=32)
     log = follow(world)
     world.worker.publish("abcd", "abxy")
-    sweep, found = BlockSweep(world.cache.namespaces.values()), NaiveBlocks()
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
     sweep.take(1)
     changes(log)
     world.evict_prefix("abx")
@@ -215,7 +215,7 @@ def test_a_sweep_leaves_out_what_was_removed_since() -> None:
     world = CoreWorld(slots=32)
     log = follow(world)
     world.worker.publish("abcd", "abxy", "q")
-    sweep, found = BlockSweep(world.cache.namespaces.values()), NaiveBlocks()
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
     world.worker.match("abcd", 1)
     for each in sweep.take(2):
         found.apply(each)

@@ -1,6 +1,6 @@
-"""The blocks of nodes: their changes, and the list of all of them.
+"""The copies of nodes' pages: their changes, and the list of all of them.
 
-A node's whole pages are blocks. Pages have ids if a journal or a :class:`BlockLog` gave them some.
+Only whole pages of a path count. They have ids if a journal or a :class:`ChangeLog` gave them some.
 """
 
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from kvstore.core.index.node import Node
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
-from kvstore.core.values.block_log import NO_BLOCK, BlockLog, BlocksRemoved, BlocksStored
+from kvstore.core.values.change_log import NO_PARENT, ChangeLog, CopiesRemoved, CopiesStored
 from kvstore.core.values.group_pages import is_group_page
 
 
-def has_blocks(tokens: bytes, width: int) -> bool:
-    """Returns True if pages with these tokens are blocks. A whole page has ``width`` bytes.
+def has_whole_pages(tokens: bytes, width: int) -> bool:
+    """Returns True if pages with these tokens count. A whole page has ``width`` bytes.
 
     A node, and what is published at once, has either whole pages, a partial page or a page of a
     KV cache group.
@@ -21,32 +21,32 @@ def has_blocks(tokens: bytes, width: int) -> bool:
     return len(tokens) >= width and not is_group_page(tokens)
 
 
-def note_removed(log: BlockLog, node: Node, first: int, last: int, tier: int) -> None:
+def note_copies_removed(log: ChangeLog, node: Node, first: int, last: int, tier: int) -> None:
     """Records that a node's pages from ``first`` until ``last`` lose their copies in a tier."""
     namespace = namespace_of(node)
-    if first < last and node.page_ids is not None and has_blocks(node.edge, namespace.width):
+    if first < last and node.page_ids is not None and has_whole_pages(node.edge, namespace.width):
         ids = node.page_ids.between(first, last)
-        log.note(BlocksRemoved(namespace, tier, ids))
+        log.note(CopiesRemoved(namespace, tier, ids))
 
 
-def note_node_removed(log: BlockLog, node: Node) -> None:
+def note_node_removed(log: ChangeLog, node: Node) -> None:
     """Records that a node loses all its copies."""
-    note_removed(log, node, 0, node.copy_count, FIRST)
-    note_removed(log, node, 0, node.lower_count, LOWER)
+    note_copies_removed(log, node, 0, node.copy_count, FIRST)
+    note_copies_removed(log, node, 0, node.lower_count, LOWER)
 
 
-def note_copied(log: BlockLog, node: Node, end: int, pages: int, tier: int) -> None:
+def note_copied(log: ChangeLog, node: Node, end: int, pages: int, tier: int) -> None:
     """Records that the last ``pages`` pages through a node's ``end`` got copies in a tier.
 
     They may begin in a node above.
     """
     namespace, width = namespace_of(node), node.tree.width
-    parts: list[BlocksStored] = []
+    parts: list[CopiesStored] = []
     while pages > 0:
         first = max(end - pages, 0)
-        if node.page_ids is not None and has_blocks(node.edge, width):
+        if node.page_ids is not None and has_whole_pages(node.edge, width):
             ids, tokens = node.page_ids.between(first, end), node.edge[first * width : end * width]
-            parts.append(BlocksStored(namespace, tier, _id_before(node, first), ids, tokens))
+            parts.append(CopiesStored(namespace, tier, _id_before(node, first), ids, tokens))
         pages -= end - first
         if node.parent is not None:
             node, end = node.parent, len(node.parent.slots)
@@ -55,20 +55,20 @@ def note_copied(log: BlockLog, node: Node, end: int, pages: int, tier: int) -> N
 
 
 def _id_before(node: Node, page: int) -> int:
-    """Returns the id of the page before a node's ``page``, or ``NO_BLOCK`` at the beginning."""
+    """Returns the id of the page before a node's ``page``, or ``NO_PARENT`` at the beginning."""
     if not page:
         above = node.parent
         if above is None or not above.slots:
-            return NO_BLOCK
+            return NO_PARENT
         node, page = above, len(above.slots)
-    return NO_BLOCK if node.page_ids is None else node.page_ids.at(page - 1)
+    return NO_PARENT if node.page_ids is None else node.page_ids.at(page - 1)
 
 
-class BlockSweep:
-    """Lists all blocks of some namespaces, a part at a time, parents before children.
+class CopySweep:
+    """Lists all copies in some namespaces, a part at a time, parents before children.
 
     Calls may be made between two parts. Together with all changes since the sweep began, in their
-    order, the parts have every block that there is at the end. They may have a block twice, and one
+    order, the parts have every copy that there is at the end. They may have a copy twice, and one
     that was removed meanwhile, whose removal follows.
     """
 
@@ -82,12 +82,12 @@ class BlockSweep:
 
     @property
     def is_done(self) -> bool:
-        """True if all blocks were listed."""
+        """True if all copies were listed."""
         return not self._waiting
 
-    def take(self, most: int) -> list[BlocksStored]:
-        """Returns the blocks of the next ``most`` nodes at most, as if they were stored now."""
-        parts: list[BlocksStored] = []
+    def take(self, most: int) -> list[CopiesStored]:
+        """Returns the copies in the next ``most`` nodes at most, as if they were made now."""
+        parts: list[CopiesStored] = []
         while self._waiting and most > 0:
             most -= 1
             siblings, start = self._waiting[-1]
@@ -100,7 +100,7 @@ class BlockSweep:
             if (namespace.number, found.number) in self._listed:
                 continue
             self._listed.add((namespace.number, found.number))
-            parts += _blocks_of(found, namespace)
+            parts += _copies_of(found, namespace)
             children = list(found.children.values())
             if children:
                 self._waiting.append((children, found.start + len(found.slots)))
@@ -121,13 +121,13 @@ def _present(node: Node, start: int) -> Node | None:
     return node
 
 
-def _blocks_of(node: Node, namespace: Namespace) -> list[BlocksStored]:
+def _copies_of(node: Node, namespace: Namespace) -> list[CopiesStored]:
     ids = node.page_ids
-    if ids is None or not has_blocks(node.edge, namespace.width):
+    if ids is None or not has_whole_pages(node.edge, namespace.width):
         return []
     parent_id = _id_before(node, 0)
     return [
-        BlocksStored(namespace, tier, parent_id, ids.between(0, count), node.edge)
+        CopiesStored(namespace, tier, parent_id, ids.between(0, count), node.edge)
         for tier, count in ((FIRST, node.copy_count), (LOWER, node.lower_count))
         if count
     ]
