@@ -10,7 +10,7 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.kv_events.block_names import BlockNames
-from kvstore.kv_events.publisher import Publisher
+from kvstore.kv_events.publisher import KvEventPublisher
 from kvstore.kv_events.sequence_numbers import SequenceNumbers, WrongNumbers
 from kvstore.kv_events.tenant_stream import Settings
 from kvstore.kv_events.wire import Wire
@@ -26,17 +26,15 @@ FOLDER_MODE = 0o700
 
 def publish_kv_events(
     config: Config, tenants: Tenants, store: KVStore, clock: Clock, stack: ExitStack
-) -> Publisher | None:
-    """Starts to publish the changes of a store's blocks, if the settings say so.
+) -> KvEventPublisher:
+    """Starts to publish the changes of a store's blocks.
 
     The store MUST NOT serve yet. ``stack`` ends the publisher. Raises ``UnusableEndpoint`` or
     ``WrongNumbers``.
     """
-    if not config.kv_events:
-        return None
     feed = store.follow_blocks()
     names = BlockNames(store.succession.credential_key, store.epoch)
-    publisher = Publisher(
+    publisher = KvEventPublisher(
         feed,
         wire=partial(Wire, config.kv_events_format, names),
         numbers=SequenceNumbers(_number_file(config), time),
@@ -44,7 +42,7 @@ def publish_kv_events(
         folder=config.runtime_dir.absolute() / FOLDER,
         addresses=_addresses(config, tenants),
         settings=Settings(
-            topic=config.kv_events_topic.encode(),
+            topic=(config.kv_events_topic or "").encode(),
             replays_topic=config.kv_events_format == "map",
         ),
     )

@@ -982,7 +982,11 @@ class Config(BaseSettings):
 
     kv_events: Annotated[
         bool,
-        Symptoms(log="kv_events_published kv_events_snapshot kv_events_failed"),
+        Symptoms(
+            metrics="kvstore_kv_event_batches_total kvstore_kv_event_lost_changes_total",
+            stats="kv_events",
+            log="kv_events_published kv_events_snapshot kv_events_failed",
+        ),
     ] = False
     """Publishes which blocks the store has, as vLLM does, for routers such as NVIDIA Dynamo.
 
@@ -1020,11 +1024,11 @@ class Config(BaseSettings):
     array for a router that is older.
     """
 
-    kv_events_topic: Annotated[Topic, Symptoms(log="kv_events_published")] = ""
+    kv_events_topic: Annotated[Topic | None, Symptoms(log="kv_events_published")] = None
     """The topic of the events: the first frame of each message, which consumers may filter by.
 
     llm-d wants `kv@POD@MODEL`. Wrong when a router subscribes to another topic: it gets no
-    message. Start with: none, as vLLM has it.
+    message. Absent: an empty topic, as vLLM has it. Start with: none.
     """
 
     @property

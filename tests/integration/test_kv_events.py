@@ -114,6 +114,12 @@ def test_a_subscriber_knows_what_the_store_has(starts: Starter, subscribes: Subs
         assert wait_until(lambda: client.connected)
         [listed] = client.admin.namespaces()
         client.admin.evict_prefix(listed.namespace_id, PROMPTS[-1][:4])
+        [stats] = client.admin.stats().kv_events
+    assert stats.endpoint == consumer.events
+    assert stats.last_batch_number > consumer.last - 100
+    assert stats.removed_copy_count > 0
+    assert stats.stored_copy_count > stats.removed_copy_count
+    assert (stats.snapshot_count, stats.lost_change_count) == (1, 0)
     assert agrees(store, consumer, PROMPTS)
     late = subscribes(store)
     assert agrees(store, late, PROMPTS)

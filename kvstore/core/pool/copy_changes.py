@@ -48,8 +48,10 @@ def note_copied(log: ChangeLog, node: Node, end: int, pages: int, tier: int) -> 
             ids, tokens = node.page_ids.between(first, end), node.edge[first * width : end * width]
             parts.append(CopiesStored(namespace, tier, _id_before(node, first), ids, tokens))
         pages -= end - first
-        if node.parent is not None:
-            node, end = node.parent, len(node.parent.slots)
+        if pages > 0:
+            above = node.parent
+            assert above is not None  # there are as many pages
+            node, end = above, len(above.slots)
     for each in reversed(parts):
         log.note(each)
 

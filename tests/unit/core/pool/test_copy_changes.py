@@ -242,7 +242,7 @@ def test_without_ids_there_are_no_blocks() -> None:
 
 
 def test_a_recovered_tree_keeps_its_ids() -> None:
-    """Who knows the blocks from before finds the same ones in a sweep."""
+    """A consumer that knew the pages before finds the same ones in a sweep."""
     world = JournaledWorld(slots=16)
     log = follow(world)
     world.worker.publish("abcd", "abxy", "q")
