@@ -49,8 +49,8 @@ from kvstore.remote_state import UnusableStateFolder
 from kvstore.replacement import TAKE, NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
-from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
-from kvstore.rpc.health.watchdog import Health, Ticking, stacks
+from kvstore.rpc.health.probes import OwnerProbe, PoolProbe, Ticking
+from kvstore.rpc.health.watchdog import Health, stacks
 from kvstore.rpc.lane import FEATURE as HOT_LANE
 from kvstore.rpc.lane import HotLanes
 from kvstore.rpc.server import (
@@ -500,7 +500,7 @@ def _publish_kv_events(
         return None
     from kvstore.kv_events_setup import publish_kv_events  # noqa: PLC0415
 
-    return publish_kv_events(config, access.known.tenants, store, clock, stack)
+    return publish_kv_events(config, access, store, clock, stack)
 
 
 def _collect(clock: Clock, stack: ExitStack) -> None:

@@ -8,7 +8,16 @@ from time import time
 import structlog
 import zmq
 
-from kvstore.kv_events.endpoints import IPC, Endpoint, UnusableEndpoint, endpoint_at, endpoint_in
+from kvstore.kv_events.curve import CurveGate
+from kvstore.kv_events.curve_keys import CurveKeys
+from kvstore.kv_events.endpoints import (
+    IPC,
+    TCP,
+    Endpoint,
+    UnusableEndpoint,
+    endpoint_at,
+    endpoint_in,
+)
 from kvstore.kv_events.replay_buffer import MOST_BATCHES
 from kvstore.kv_events.sequence_numbers import SequenceNumbers
 from kvstore.kv_events.tenant_stream import EventSockets, Settings, TenantStream
@@ -49,9 +58,12 @@ class KvEventPublisher:
         folder: Path,
         addresses: Mapping[str, str],
         settings: Settings,
+        curve: CurveKeys | None = None,
         wall_clock: Callable[[], float] = time,
     ) -> None:
         """``addresses`` are those of some tenants; others get sockets in ``folder``.
+
+        With ``curve`` only known consumers connect over TCP.
 
         Raises :class:`UnusableEndpoint`.
         """
@@ -67,6 +79,7 @@ class KvEventPublisher:
         self._ticked_at = clock()
         self._closing = Event()
         self._context = zmq.Context()
+        self._gate = None if curve is None else CurveGate(self._context, curve)
         self._streams: dict[str, TenantStream] = {}
         self._refused: set[str] = set()
         try:
@@ -113,6 +126,8 @@ class KvEventPublisher:
     def _round(self) -> bool:
         """Publishes what waits, of each tenant. Returns True if more is to be done at once."""
         more = False
+        if self._gate is not None:
+            self._gate.answer()
         for tenant in self._feed.tenants() - self._streams.keys() - self._refused:
             self._open_late(tenant)
         for stream in self._streams.values():
@@ -140,7 +155,7 @@ class KvEventPublisher:
             wanted = endpoint_in(self._folder, tenant)
         else:
             wanted = endpoint_at(address)
-        sockets = self._bind(wanted)
+        sockets = self._bind(wanted, tenant)
         self._streams[tenant] = TenantStream(
             tenant,
             sockets,
@@ -157,9 +172,10 @@ class KvEventPublisher:
             endpoint=sockets.endpoint.events,
             replay_endpoint=sockets.endpoint.replay,
             first_number=self._numbers.first,
+            public_key="" if self._gate is None else self._gate.public_key,
         )
 
-    def _bind(self, wanted: Endpoint) -> EventSockets:
+    def _bind(self, wanted: Endpoint, tenant: str) -> EventSockets:
         events, replay = self._context.socket(zmq.PUB), self._context.socket(zmq.ROUTER)
         events.sndhwm = MOST_WAITING
         # A whole replay fits, and its end. What a consumer does not read of a second one is lost.
@@ -167,6 +183,8 @@ class KvEventPublisher:
         bound = []
         for socket, address in ((events, wanted.events), (replay, wanted.replay)):
             socket.linger = LINGER
+            if self._gate is not None and address.startswith(TCP):
+                self._gate.protect(socket, tenant)
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
@@ -180,6 +198,8 @@ class KvEventPublisher:
     def _close_sockets(self) -> None:
         for stream in self._streams.values():
             stream.close()
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
 
 
