@@ -22,7 +22,7 @@ from inference_worker.demo.valkey_server import running_valkey
 from kvstore.remote_setup import KEY_BYTES
 from support import machine
 from support.replay.trace import load
-from support.routing.clients import Answered, Asked, ask_all, asked_of
+from support.routing.clients import Answered, Asked, ask_all, asked_of, returning
 from support.routing.servers import serving
 from support.routing.sglang_router import PYTHON, routing
 from support.table_console import keyed_table, table_console
@@ -89,6 +89,9 @@ def main(  # noqa: PLR0913 - each is an option
     servers: Annotated[int, typer.Option(min=1, help="Servers on each store.")] = 2,
     tier1: Annotated[str, typer.Option(help="Size of each store's tier 1.")] = "256MiB",
     *,
+    every: Annotated[
+        bool, typer.Option("--every", help="Also conversations of one request.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one line of JSON.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="At most 40 requests.")] = False,
 ) -> None:
@@ -97,23 +100,26 @@ def main(  # noqa: PLR0913 - each is an option
         print("skipped: .venv-routers is missing; make test-routers sets it up")
         return
     with readable():
-        asked = turns(load(trace), block_tokens, longest - output_tokens - 1)
+        found = load(trace)
+    chosen = found if every else returning(found)
+    asked = turns(chosen, block_tokens, longest - output_tokens - 1)
     asked = asked[: min(requests, QUICK) if quick else requests]
     if not asked:
         raise typer.BadParameter(f"no prompt has at most {longest} tokens: set a larger --longest")
     prompts = asked_of(asked, 2 * block_tokens)
     plan = Plan(prompts, stores, servers, longest, tier1, output_tokens, callers)
     before = machine.load_average()
-    found = {way.name: measure(plan, way) for way in WAYS}
-    first = next(iter(found.values())).answers
+    measured = {way.name: measure(plan, way) for way in WAYS}
+    first = next(iter(measured.values())).answers
     ways = {
         name: {**each.figures, "other_texts": other_texts(each.answers, first)}
-        for name, each in found.items()
+        for name, each in measured.items()
     }
     result = {
         "ways": ways,
         "ideal_share": ideal_share(asked),
         "requests": len(asked),
+        "every": every,
         "stores": stores,
         "servers": stores * servers,
         "block_tokens": block_tokens,

@@ -17,7 +17,7 @@ from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT, open_client, write_and_insert
 from routers.dynamo_indexer import DynamoIndexer, Found, dynamo_indexer
 from routers.lossy_link import LossyLink, lossy_link
-from support.loopback import free_ports
+from support.loopback import free_ports, listens
 
 pytestmark = [pytest.mark.routers, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -69,11 +69,23 @@ class Stage(NamedTuple):
     indexer: DynamoIndexer
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the number of the last batch in the test's folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+
+
+def adjacent_ports() -> int:
+    """Returns a free port after which the next one is free too: replays are there."""
+    return next(port for port in free_ports(50) if not listens(port) and not listens(port + 1))
+
+
 @contextmanager
 def stage(folder: Path, form: str, *settings: str) -> Iterator[Stage]:
     """Runs all three until the block ends."""
-    [port, replay] = free_ports(2)
-    events, lost = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{replay}"
+    port = adjacent_ports()
+    events, lost = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"
     arguments = ("--kv-events", "--kv-events-bind", events, "--kv-events-insecure")
     arguments += ("--kv-events-format", form)
     with (

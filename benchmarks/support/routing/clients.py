@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from openai import AsyncOpenAI, OpenAIError
 
+from support.replay.trace import Request
 from support.workloads.trace import Turn
 
 # Seconds until a request is given up.
@@ -35,6 +37,15 @@ class Answered(NamedTuple):
     first_token_s: float
     begun: bool
     error: str = ""
+
+
+def returning(requests: Sequence[Request]) -> list[Request]:
+    """Returns the requests of conversations that come back.
+
+    Another request has their second block. All requests of the public trace share the first one.
+    """
+    uses = Counter(each.ids[1] for each in requests if len(each.ids) > 1)
+    return [each for each in requests if len(each.ids) > 1 and uses[each.ids[1]] > 1]
 
 
 def asked_of(turns: Sequence[Turn], head_tokens: int) -> list[Asked]:
