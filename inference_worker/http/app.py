@@ -21,7 +21,7 @@ from inference_worker.http.completions import Completions, check_model
 from inference_worker.http.connection import Drain
 from inference_worker.http.discovery import DISCOVERY_PATHS, Discovery
 from inference_worker.http.documents import ChatDocuments, CompletionDocuments
-from inference_worker.http.load import Load
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import prepare_chat, prepare_completion
 from inference_worker.http.problem import Problem, answer_http, answer_problem, not_ready
@@ -163,7 +163,7 @@ def build_app(
     """
     settings = settings or HttpSettings()
     counters = HttpCounters(registry or CollectorRegistry())
-    drain, load = Drain(), Load()
+    drain, load = Drain(), ServerLoad()
     completions = Completions(engine, model, settings, counters, drain, load)
     routes = Routes(engine, model, settings, counters, drain, completions)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from inference_worker.engine.async_engine import AsyncEngine
 from inference_worker.engine.request import FinishReason, Request, ReusedTokens
 from inference_worker.errors import EngineGoneError
-from inference_worker.http.load import Load
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import Prepared
 from inference_worker.http.problem import is_refusal
@@ -140,7 +140,7 @@ class Choices:
     """The answers to one request, computed concurrently. One event loop uses it."""
 
     def __init__(
-        self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters, load: Load
+        self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters, load: ServerLoad
     ) -> None:
         """Starts nothing; counts in ``load`` while the answers run."""
         self._load = load

@@ -16,7 +16,7 @@ from inference_worker.http.bodies import GenerationBody, parse_body
 from inference_worker.http.choices import ChoiceDelta, Choices, whole
 from inference_worker.http.connection import Drain, EventStream, read_body, while_there
 from inference_worker.http.documents import Documents
-from inference_worker.http.load import Load
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.parameters import ignored_headers
 from inference_worker.http.prepared import Prepared
@@ -41,7 +41,7 @@ class Completions:
         settings: HttpSettings,
         counters: HttpCounters,
         drain: Drain,
-        load: Load,
+        load: ServerLoad,
     ) -> None:
         """Serves one model; counts in ``load`` while a request runs."""
         self._engine = engine

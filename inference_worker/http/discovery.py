@@ -10,7 +10,7 @@ from inference_worker.engine.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.api_keys import ApiKeys
 from inference_worker.http.authentication import user_of
-from inference_worker.http.load import Load
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.problem import not_ready
 from inference_worker.http.settings import ServedModel
 from kvstore import __version__
@@ -29,7 +29,7 @@ class Discovery:
     """
 
     def __init__(
-        self, engine: AsyncEngine, model: ServedModel, load: Load, keys: ApiKeys | None
+        self, engine: AsyncEngine, model: ServedModel, load: ServerLoad, keys: ApiKeys | None
     ) -> None:
         """Takes what it describes."""
         self._engine = engine

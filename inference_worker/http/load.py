@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 
-class Counted(Protocol):
+class RunningAnswer(Protocol):
     """An answer that is being computed, or that waits for an engine."""
 
     @property
@@ -19,15 +19,15 @@ class Counted(Protocol):
         ...
 
 
-class Load:
+class ServerLoad:
     """Counts answers between their request and their end. One event loop uses it."""
 
     def __init__(self) -> None:
         """Starts without answers."""
-        self._running: dict[int, Counted] = {}
+        self._running: dict[int, RunningAnswer] = {}
 
     @contextmanager
-    def running(self, answers: Sequence[Counted]) -> Iterator[None]:
+    def running(self, answers: Sequence[RunningAnswer]) -> Iterator[None]:
         """Counts answers while they run."""
         found = {id(each): each for each in answers}
         self._running |= found
