@@ -1,7 +1,7 @@
 """Token keys between SGLang's tree and the linker.
 
-SGLang's own wrapper asks by hashes of the uncached pages, and saves by those of one node; neither names
-its parent, so a tree of prefixes cannot find the place. Everything else is SGLang's.
+SGLang's own wrapper asks by hashes of the uncached pages, and saves by those of one node. Neither
+names its parent, so a tree of prefixes cannot find the place. Everything else is SGLang's.
 """
 
 import inspect
@@ -89,7 +89,10 @@ class TokenKeys:
         page_tokens = self._cache.page_size
         device_tokens = result.device_prefix_len
         whole = len(key) // page_tokens * page_tokens
+        # The answer of an earlier round is none of this one.
+        self._wrapper.hit_markers.pop(req.rid, None)
         if device_tokens >= whole:
+            self._linker.drop(req.rid)
             return result
         first = device_tokens // page_tokens
         tokens = key.raw_token_ids()[:whole]
