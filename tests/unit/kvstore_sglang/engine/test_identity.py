@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from kvstore_client import PagedContent, PageLayout
 from kvstore_client.engines.canonical import UnidentifiableModel
-from kvstore_sglang.engine.engine_facts import EngineFacts
 from kvstore_sglang.engine.identity import engine_identity
+from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.settings import LinkerSettings
 
 LAYOUT = PageLayout.paged(16, PagedContent(2, 2, 8, "float32"))
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def facts_of(folder: Path, **changes: Any) -> EngineFacts:  # noqa: ANN401
+def facts_of(folder: Path, **changes: Any) -> RankFacts:  # noqa: ANN401
     """Returns one rank's facts, with some fields changed."""
     settings = {
         "model.model_path": str(folder),
@@ -44,7 +44,7 @@ def facts_of(folder: Path, **changes: Any) -> EngineFacts:  # noqa: ANN401
         "serving.served_model_name": None,
         "serving.port": 30000,
     }
-    facts = EngineFacts(
+    facts = RankFacts(
         rank=0,
         rank_count=1,
         settings=settings,
@@ -57,14 +57,14 @@ def facts_of(folder: Path, **changes: Any) -> EngineFacts:  # noqa: ANN401
     return replace(facts, **changes)
 
 
-def changed(facts: EngineFacts, **settings: object) -> EngineFacts:
+def changed(facts: RankFacts, **settings: object) -> RankFacts:
     """Returns facts with other settings; a double underscore stands for a dot."""
     other: Mapping[str, object] = {name.replace("__", "."): each for name, each in settings.items()}
     return replace(facts, settings={**facts.settings, **other})
 
 
 def digest(
-    facts: EngineFacts, settings: LinkerSettings = PLAIN, layout: PageLayout = LAYOUT
+    facts: RankFacts, settings: LinkerSettings = PLAIN, layout: PageLayout = LAYOUT
 ) -> bytes:
     """Returns the digest of an identity."""
     return engine_identity(facts, settings, layout).model_digest
@@ -121,9 +121,7 @@ def test_a_stated_digest_stands_for_the_weights(folder: Path) -> None:
     stated = LinkerSettings(model_digest="ab" * 32)
     facts = changed(facts_of(folder), model__load_format="gguf")
     assert digest(facts, stated) != digest(facts, LinkerSettings(model_digest="cd" * 32))
-    with pytest.raises(
-        UnidentifiableModel, match=r"--load-format gguf.*Set model_digest"
-    ):
+    with pytest.raises(UnidentifiableModel, match=r"--load-format gguf.*Set model_digest"):
         digest(facts)
     (folder / "model.safetensors").unlink()
     with pytest.raises(UnidentifiableModel, match=r"no safetensors files\. Set model_digest"):
