@@ -36,7 +36,7 @@ def publish_kv_events(
     names = BlockNames(store.succession.credential_key, store.epoch)
     publisher = KvEventPublisher(
         feed,
-        wire=partial(Wire, config.kv_events_format, names),
+        wire=partial(Wire, config.kv_events_format, names, has_tier_2=config.tier2_bytes > 0),
         numbers=SequenceNumbers(_number_file(config), time),
         clock=clock,
         folder=config.runtime_dir.absolute() / FOLDER,

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from kvstore.core.pool.placement import FIRST
 from kvstore.core.values.change_log import (
     NO_PARENT,
     CopiesRemoved,
@@ -23,8 +24,8 @@ from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.kv_events.block_names import BlockNames
 
 Format: TypeAlias = Literal["map", "array"]
-# vLLM calls its own blocks GPU on every device, and blocks in a lower tier CPU.
-MEDIA = {1: "GPU", 2: "CPU"}
+# vLLM calls its own blocks GPU on every device, and their copies in host memory CPU.
+TIER_1, MEMORY = "GPU", "CPU"
 # The most tokens of an event, a message of about a megabyte.
 MOST_TOKENS = 1 << 18
 # Dynamo reads a salt from the extra keys only behind this mark.
@@ -100,10 +101,16 @@ class WireBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, f
 
 
 class Wire:
-    """Makes events of changes, and bytes of events. For one thread."""
+    """Makes events of changes, and bytes of events. For one thread.
 
-    def __init__(self, form: Format, names: BlockNames) -> None:
+    A page with a copy in tier 1 is on the medium ``TIER_1``. If the store has a tier 2, each page
+    with a copy in either tier is on ``MEMORY``. There no page is below one that is missing, so a
+    consumer finds as long a prefix as a match does.
+    """
+
+    def __init__(self, form: Format, names: BlockNames, *, has_tier_2: bool) -> None:
         self._is_map = form == "map"
+        self._has_tier_2 = has_tier_2
         self._names = names
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -116,48 +123,68 @@ class Wire:
         return MapCleared() if self._is_map else ArrayCleared()
 
     def events(self, changes: Iterable[CopyChange]) -> list[WireEvent]:
-        """Returns the events of changes, in order. Removals side by side are one event."""
+        """Returns the events of changes, in order. Removals side by side are an event a medium."""
         events: list[WireEvent] = []
-        removed: list[int] = []
-        tier = 0
+        removed: dict[str, list[int]] = {TIER_1: [], MEMORY: []}
         for each in changes:
-            goes_on = isinstance(each, CopiesRemoved) and each.tier == tier
-            if removed and not goes_on:
-                events.append(self._removed(removed, tier))
-                removed = []
             if isinstance(each, CopiesRemoved):
-                removed += self._names.of(each.ids)
-                tier = each.tier
+                self._remove(each, removed)
             else:
+                events += self._removed(removed)
                 events += self._stored(each)
-        if removed:
-            events.append(self._removed(removed, tier))
+        return events + self._removed(removed)
+
+    def _remove(self, change: CopiesRemoved, removed: dict[str, list[int]]) -> None:
+        """Adds the names of removed blocks to those of their media."""
+        names = self._names.of(change.ids)
+        if change.tier == FIRST:
+            removed[TIER_1] += names
+        if self._has_tier_2:
+            removed[MEMORY] += names[change.shared_count :]
+
+    def _removed(self, removed: dict[str, list[int]]) -> list[WireEvent]:
+        """Returns the events of removed blocks, and takes them out of ``removed``."""
+        make = MapRemoved if self._is_map else ArrayRemoved
+        events: list[WireEvent] = [make(names, each) for each, names in removed.items() if names]
+        removed.update({each: [] for each in removed})
         return events
 
-    def _removed(self, names: list[int], tier: int) -> WireEvent:
-        return (MapRemoved if self._is_map else ArrayRemoved)(names, MEDIA[tier])
-
     def _stored(self, change: CopiesStored) -> Iterable[WireEvent]:
-        """Yields the events of stored blocks: one, unless their tokens are very many."""
-        page_tokens = change.space.layout.page_tokens
+        """Yields the events of stored blocks, by medium."""
         names = self._names.of(change.ids)
+        if change.tier == FIRST:
+            yield from self._stored_on(TIER_1, change, names, 0)
+        if self._has_tier_2:
+            yield from self._stored_on(MEMORY, change, names, change.shared_count)
+
+    def _stored_on(
+        self, medium: str, change: CopiesStored, names: list[int], start: int
+    ) -> Iterable[WireEvent]:
+        """Yields the event of the blocks from ``start`` on: one, unless they have many tokens."""
+        page_tokens = change.space.layout.page_tokens
         parent = None if change.parent_id == NO_PARENT else self._names.one(change.parent_id)
+        if start:
+            parent = names[start - 1]
         most = max(MOST_TOKENS // page_tokens, 1)
-        for first in range(0, len(names), most):
+        for first in range(start, len(names), most):
             part = names[first : first + most]
             begin = first * page_tokens * TOKEN_BYTES
             end = begin + len(part) * page_tokens * TOKEN_BYTES
             tokens = array("I", change.tokens[begin:end])
-            yield self._stored_part(change, part, parent, tokens.tolist())
+            yield self._stored_part(change.space, medium, part, parent, tokens.tolist())
             parent = part[-1]
 
     def _stored_part(
-        self, change: CopiesStored, names: list[int], parent: int | None, tokens: list[int]
+        self,
+        space: PageSpace,
+        medium: str,
+        names: list[int],
+        parent: int | None,
+        tokens: list[int],
     ) -> WireEvent:
-        layout, medium = change.space.layout, MEDIA[change.tier]
-        adapter, salt = labels(change.space.identity)
+        adapter, salt = labels(space.identity)
         keys = extra_keys(len(names), adapter, salt)
-        size = layout.page_tokens
+        size = space.layout.page_tokens
         if self._is_map:
             return MapStored(names, parent, tokens, size, None, medium, adapter, keys, salt)
         return ArrayStored(names, parent, tokens, size, None, medium, adapter, keys)

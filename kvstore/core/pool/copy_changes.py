@@ -23,16 +23,33 @@ def has_whole_pages(tokens: bytes, width: int) -> bool:
 
 def note_copies_removed(log: ChangeLog, node: Node, first: int, last: int, tier: int) -> None:
     """Records that a node's pages from ``first`` until ``last`` lose their copies in a tier."""
-    namespace = namespace_of(node)
-    if first < last and node.page_ids is not None and has_whole_pages(node.edge, namespace.width):
-        ids = node.page_ids.between(first, last)
-        log.note(CopiesRemoved(namespace, tier, ids))
+    _note_removed(log, node, first, last, tier, _copies_beside(node, tier))
 
 
 def note_node_removed(log: ChangeLog, node: Node) -> None:
-    """Records that a node loses all its copies."""
-    note_copies_removed(log, node, 0, node.copy_count, FIRST)
-    note_copies_removed(log, node, 0, node.lower_count, LOWER)
+    """Records that a node loses all its copies, those in tier 1 first."""
+    _note_removed(log, node, 0, node.copy_count, FIRST, node.lower_count)
+    _note_removed(log, node, 0, node.lower_count, LOWER, 0)
+
+
+def _note_removed(
+    log: ChangeLog, node: Node, first: int, last: int, tier: int, beside: int
+) -> None:
+    """Records a removal from a node whose first ``beside`` pages keep a copy in the other tier."""
+    namespace = namespace_of(node)
+    if first < last and node.page_ids is not None and has_whole_pages(node.edge, namespace.width):
+        ids = node.page_ids.between(first, last)
+        log.note(CopiesRemoved(namespace, tier, ids, _shared(first, last, beside)))
+
+
+def _copies_beside(node: Node, tier: int) -> int:
+    """Returns how many of a node's first pages have a copy in the other tier."""
+    return node.lower_count if tier == FIRST else node.copy_count
+
+
+def _shared(first: int, last: int, beside: int) -> int:
+    """Returns how many pages from ``first`` until ``last`` are among the first ``beside`` ones."""
+    return max(min(beside, last) - first, 0)
 
 
 def note_copied(log: ChangeLog, node: Node, end: int, pages: int, tier: int) -> None:
@@ -46,7 +63,9 @@ def note_copied(log: ChangeLog, node: Node, end: int, pages: int, tier: int) -> 
         first = max(end - pages, 0)
         if node.page_ids is not None and has_whole_pages(node.edge, width):
             ids, tokens = node.page_ids.between(first, end), node.edge[first * width : end * width]
-            parts.append(CopiesStored(namespace, tier, _id_before(node, first), ids, tokens))
+            shared = _shared(first, end, _copies_beside(node, tier))
+            parent_id = _id_before(node, first)
+            parts.append(CopiesStored(namespace, tier, parent_id, ids, tokens, shared))
         pages -= end - first
         if pages > 0:
             above = node.parent
@@ -127,9 +146,10 @@ def _copies_of(node: Node, namespace: Namespace) -> list[CopiesStored]:
     ids = node.page_ids
     if ids is None or not has_whole_pages(node.edge, namespace.width):
         return []
-    parent_id = _id_before(node, 0)
+    parent_id, first, lower = _id_before(node, 0), node.copy_count, node.lower_count
     return [
-        CopiesStored(namespace, tier, parent_id, ids.between(0, count), node.edge)
-        for tier, count in ((FIRST, node.copy_count), (LOWER, node.lower_count))
+        CopiesStored(namespace, tier, parent_id, ids.between(0, count), node.edge, shared)
+        # A page with two copies is listed as new in tier 1, and as shared in tier 2.
+        for tier, count, shared in ((FIRST, first, 0), (LOWER, lower, min(first, lower)))
         if count
     ]

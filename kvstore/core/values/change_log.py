@@ -28,7 +28,8 @@ class CopiesStored(NamedTuple):
     """Pages of one path that got a copy in ``tier``.
 
     ``ids`` are the pages' ids, in prefix order. ``parent_id`` is the id of the page before the
-    first one, or ``NO_PARENT``. ``tokens`` begin with the pages' tokens, and may be longer.
+    first one, or ``NO_PARENT``. ``tokens`` begin with the pages' tokens, and may be longer. The
+    first ``shared_count`` pages have a copy in the other tier too.
     """
 
     space: PageSpace
@@ -36,6 +37,7 @@ class CopiesStored(NamedTuple):
     parent_id: int
     ids: tuple[range, ...]
     tokens: bytes
+    shared_count: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -44,11 +46,15 @@ class CopiesStored(NamedTuple):
 
 
 class CopiesRemoved(NamedTuple):
-    """Pages of one path that lost their copy in ``tier``."""
+    """Pages of one path that lost their copy in ``tier``.
+
+    The first ``shared_count`` of them keep one in the other tier. The others left the index.
+    """
 
     space: PageSpace
     tier: int
     ids: tuple[range, ...]
+    shared_count: int = 0
 
     @property
     def size_bytes(self) -> int:

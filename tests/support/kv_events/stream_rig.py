@@ -18,8 +18,6 @@ from kvstore.service.block_feed import ROOM_BYTES, BlockFeed
 from naive.blocks import whole_paths
 from stores.store_world import ManualClock
 
-MEDIA = {1: "GPU", 2: "CPU"}
-
 
 class StreamRig:
     """A stream that works when it is told, over sockets in ``folder``."""
@@ -52,7 +50,7 @@ class StreamRig:
             TENANT,
             sockets,
             feed=self.feed,
-            wire=Wire(form, self.names),
+            wire=Wire(form, self.names, has_tier_2=2 in world.cache.state.tiers),
             numbers=SequenceNumbers(folder / "last-number", lambda: wall_seconds),
             clock=self.clock,
             wall_clock=lambda: wall_seconds,
@@ -87,8 +85,10 @@ class StreamRig:
 
     def is_followed(self, consumer: Consumer) -> bool:
         """Returns whether a consumer has every block of the cache, and no other."""
-        tiers = self.world.cache.state.tiers
-        return all(consumer.prefixes(MEDIA[tier]) == self.there(tier) for tier in tiers)
+        first, memory = self.there(1), self.there(1) | self.there(2)
+        if 2 not in self.world.cache.state.tiers:
+            memory = set()
+        return consumer.prefixes("GPU") == first and consumer.prefixes("CPU") == memory
 
     def there(self, tier: int) -> set[bytes]:
         """Returns the paths of the pages that the cache has in a tier."""

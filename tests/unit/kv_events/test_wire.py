@@ -75,9 +75,11 @@ def tokens(*values: int) -> bytes:
     return array("I", values).tobytes()
 
 
-def stored(space: Namespace = SPACE, tier: int = 1, parent: int = NO_PARENT) -> CopiesStored:
+def stored(
+    space: Namespace = SPACE, tier: int = 1, parent: int = NO_PARENT, shared: int = 0
+) -> CopiesStored:
     """Returns the change of two blocks that are stored."""
-    return CopiesStored(space, tier, parent, (range(3, 5),), tokens(*range(8), 9, 9))
+    return CopiesStored(space, tier, parent, (range(3, 5),), tokens(*range(8), 9, 9), shared)
 
 
 def salted(salt: bytes = b"", adapter: bytes = b"") -> Namespace:
@@ -87,16 +89,21 @@ def salted(salt: bytes = b"", adapter: bytes = b"") -> Namespace:
     return space
 
 
-def encoded(form: Format, *changes: CopiesStored | CopiesRemoved, rank: int = 0) -> bytes:
+def encoded(
+    form: Format,
+    *changes: CopiesStored | CopiesRemoved,
+    rank: int = 0,
+    has_tier_2: bool = False,
+) -> bytes:
     """Returns the bytes of a batch."""
-    wire = Wire(form, NAMES)
+    wire = Wire(form, NAMES, has_tier_2=has_tier_2)
     return wire.encode(12.5, wire.events(changes), rank)
 
 
 def test_the_bytes_are_those_of_vllm() -> None:
     """Each kind of event is encoded as vLLM's own structures are."""
-    wire = Wire("map", NAMES)
-    changes = (stored(), CopiesRemoved(SPACE, 2, (range(3, 5),)), stored(parent=1, tier=2))
+    wire = Wire("map", NAMES, has_tier_2=True)
+    changes = (stored(shared=2), CopiesRemoved(SPACE, 2, (range(3, 5),)), stored(parent=1, tier=2))
     ours = wire.encode(12.5, [wire.cleared(), *wire.events(changes)], 3)
     theirs = KVEventBatch(
         12.5,
@@ -128,8 +135,12 @@ def test_arrays_are_those_of_older_versions() -> None:
         ],
         0,
     ]
-    assert msgspec.msgpack.decode(Wire("array", NAMES).encode(1.0, [], 0)) == [1.0, [], 0]
-    cleared = Wire("array", NAMES)
+    assert msgspec.msgpack.decode(Wire("array", NAMES, has_tier_2=False).encode(1.0, [], 0)) == [
+        1.0,
+        [],
+        0,
+    ]
+    cleared = Wire("array", NAMES, has_tier_2=False)
     assert msgspec.msgpack.decode(cleared.encode(1.0, [cleared.cleared()], 0))[1] == [
         ["AllBlocksCleared"]
     ]
@@ -140,16 +151,46 @@ def test_removals_side_by_side_are_one_event() -> None:
     first, second = CopiesRemoved(SPACE, 1, (range(1, 3),)), CopiesRemoved(SPACE, 1, (range(7, 8),))
     lower = CopiesRemoved(SPACE, 2, (range(1, 2),))
     batch = msgspec.msgpack.decode(
-        encoded("map", first, second, lower, stored(), first), type=KVEventBatch
+        encoded("map", first, lower, second, stored(tier=2), first, has_tier_2=True),
+        type=KVEventBatch,
     )
     assert [
         each.block_hashes if isinstance(each, BlockRemoved) else None for each in batch.events
     ] == [
         NAMES.of((range(1, 3), range(7, 8))),
-        NAMES.of((range(1, 2),)),
+        NAMES.of((range(1, 3), range(1, 2), range(7, 8))),
         None,
         NAMES.of((range(1, 3),)),
+        NAMES.of((range(1, 3),)),
     ]
+
+
+def test_memory_has_the_pages_of_both_tiers() -> None:
+    """A page enters and leaves it with its first and last copy, behind the page before it."""
+
+    def media(change: CopiesStored | CopiesRemoved, *, has_tier_2: bool) -> list[object]:
+        batch = msgspec.msgpack.decode(
+            encoded("map", change, has_tier_2=has_tier_2), type=KVEventBatch
+        )
+        return [
+            (each.medium, each.block_hashes, getattr(each, "parent_block_hash", None))
+            for each in batch.events
+            if not isinstance(each, AllBlocksCleared)
+        ]
+
+    names = NAMES.of((range(3, 5),))
+    assert media(stored(shared=1), has_tier_2=True) == [
+        ("GPU", names, None),
+        ("CPU", names[1:], names[0]),
+    ]
+    assert media(stored(tier=2, shared=1), has_tier_2=True) == [("CPU", names[1:], names[0])]
+    assert media(stored(tier=2, shared=2), has_tier_2=True) == []
+    assert media(stored(), has_tier_2=False) == [("GPU", names, None)]
+    kept = CopiesRemoved(SPACE, 1, (range(3, 5),), 1)
+    assert media(kept, has_tier_2=True) == [("GPU", names, None), ("CPU", names[1:], None)]
+    assert media(kept, has_tier_2=False) == [("GPU", names, None)]
+    lower = CopiesRemoved(SPACE, 2, (range(3, 5),), 2)
+    assert media(lower, has_tier_2=True) == []
 
 
 def test_very_many_blocks_are_several_events() -> None:

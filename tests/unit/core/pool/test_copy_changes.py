@@ -143,6 +143,8 @@ def test_moves_store_blocks_in_their_tier() -> None:
     assert sorted(each for change in stored for each in ids(change)) == [1, 2, 3, 4, 5, 6]
     removed = [each for each in found if isinstance(each, CopiesRemoved)]
     assert {each.tier for each in removed} == {1}
+    # A copy in tier 2 is beside one in tier 1, which then goes alone.
+    assert all(each.shared_count == len(ids(each)) for each in [*stored, *removed])
     naive = NaiveBlocks()
     for each in found:
         naive.apply(each)
@@ -162,8 +164,8 @@ def test_a_move_over_several_nodes_is_told_node_by_node() -> None:
     ).node
     note_copied(log, node, len(node.slots), 3, 2)
     upper, lower = changes(log)
-    assert upper == CopiesStored(world.namespace, 2, 1, (range(2, 3),), paged("b"))
-    assert lower == CopiesStored(world.namespace, 2, 2, (range(3, 5),), paged("cd"))
+    assert upper == CopiesStored(world.namespace, 2, 1, (range(2, 3),), paged("b"), 1)
+    assert lower == CopiesStored(world.namespace, 2, 2, (range(3, 5),), paged("cd"), 2)
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])
