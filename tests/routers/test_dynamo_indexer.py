@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kvstore_client import Client, Namespace
+from kvstore.kv_events.replay_buffer import MOST_BATCHES
+from kvstore_client import Client, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT, open_client, write_and_insert
 from routers.dynamo_indexer import DynamoIndexer, Found, dynamo_indexer
@@ -31,6 +32,9 @@ INSTANCE = 7
 PATIENCE = 60.0
 # Differences after which a comparison ends.
 MOST_WRONG = 8
+# What the indexer logs once it got lost batches, and the store when it lacks them.
+REPLAYED = "Replay complete"
+SNAPSHOT_OF_A_GAP = "why=gap"
 SETTINGS = (
     *("--tier1-bytes", str(TIER_1 * LAYOUT.page_bytes)),
     *("--tier2-bytes", str(TIER_2 * LAYOUT.page_bytes)),
@@ -55,8 +59,8 @@ class Prompts:
         return self._known[-1]
 
     def choose(self, count: int) -> list[list[int]]:
-        """Returns known prompts, some of them followed by tokens that nobody inserted."""
-        chosen = self._random.sample(self._known, count)
+        """Returns at most ``count`` known prompts, some of them followed by tokens that nobody inserted."""
+        chosen = self._random.sample(self._known, min(count, len(self._known)))
         return [each + (self._pages(1) if n % 3 == 0 else []) for n, each in enumerate(chosen)]
 
     def _pages(self, count: int) -> list[int]:
@@ -188,29 +192,49 @@ def test_after_a_restart_the_indexer_knows_only_what_is_there(tmp_path: Path) ->
             assert all(namespace.peek(each) == 0 for each in asked[:50])
 
 
-def test_lost_batches_are_replayed(tmp_path: Path) -> None:
-    """The indexer asks the store for batches that were lost on their way."""
-    with stage(tmp_path, "map") as here:
+@pytest.mark.parametrize("form", ["map", "array"])
+def test_lost_batches_are_replayed(tmp_path: Path, form: str) -> None:
+    """The indexer asks the store for batches that were lost on their way, and gets them."""
+    with stage(tmp_path, form) as here:
         client, namespace = open_client(here.store.runtime_dir)
         with client:
-            prompts = Prompts(seed=4)
+            prompts, follower = Prompts(seed=4), Follower(here, client, namespace)
             for _ in range(5):
-                insert_blocks(namespace, prompts, 100)
+                insert_blocks(namespace, prompts, 50)
+                follower.require(prompts.choose(20))
+                replays = here.indexer.log.count(REPLAYED)
                 here.link.lose(3)
                 insert_blocks(namespace, prompts, 100)
-            assert here.link.lost > 0
-            Follower(here, client, namespace).require(prompts.choose(100))
+                follower.require(prompts.choose(60))
+                assert here.indexer.log.count(REPLAYED) > replays
+            assert here.link.lost == 3 * 5
+            assert here.store.log.count(SNAPSHOT_OF_A_GAP) == 0
 
 
 def test_a_gap_beyond_the_replay_buffer_is_repaired(tmp_path: Path) -> None:
-    """If the store no longer has lost batches, the indexer knows the whole tree again."""
+    """If the store no longer has lost batches, a snapshot tells the indexer the whole tree."""
     with stage(tmp_path, "map") as here:
         client, namespace = open_client(here.store.runtime_dir)
         with client:
-            prompts = Prompts(seed=5)
+            prompts, follower = Prompts(seed=5), Follower(here, client, namespace)
             insert_blocks(namespace, prompts, 200)
+            follower.require(prompts.choose(20))
             here.link.lose(inf)
-            insert_blocks(namespace, prompts, BLOCKS)
-            assert here.link.lost > 0
+            insert_blocks(namespace, prompts, 200)
+            send_batches(client, MOST_BATCHES + 100)
+            insert_blocks(namespace, prompts, 200)
             here.link.lose(0)
-            Follower(here, client, namespace).require(prompts.choose(200))
+            follower.require(prompts.choose(60))
+            assert here.link.lost > MOST_BATCHES
+            assert here.store.log.count(SNAPSHOT_OF_A_GAP) == 1
+
+
+def send_batches(client: Client, count: int) -> None:
+    """Makes the store send at least so many batches: each model's events have their own."""
+    spaces = [
+        client.namespace(NamespaceIdentity(b"model %d" % number), LAYOUT) for number in range(50)
+    ]
+    for each in spaces:
+        assert each.wait_open(PATIENCE), each.failure
+    for number in range(count):
+        write_and_insert(spaces[number % len(spaces)], [*range(number, number + PAGE), 0])
