@@ -105,15 +105,15 @@ MUTANTS = [
     ),
     Mutant(
         "reservations-of-an-ended-lease-kept",
-        "kvstore.core.verbs.lease_lifecycle",
-        "Lifecycle.end",
+        "kvstore.core.leases.ended_lease",
+        "EndedLease.give_back",
         "lease.drop_reservation(reservation)",
         "pass",
     ),
     Mutant(
         "pins-of-an-ended-lease-kept",
-        "kvstore.core.verbs.lease_lifecycle",
-        "Lifecycle.end",
+        "kvstore.core.leases.ended_lease",
+        "EndedLease.give_back",
         "lease.drop_pin(pin)",
         "pass",
     ),
@@ -122,7 +122,7 @@ MUTANTS = [
         "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle._expire_lease",
         "lease.expired_at = now",
-        "return [self.end(lease, now)]",
+        "return self.end(lease, now)",
     ),
     Mutant(
         "insert-under-a-detached-path",
