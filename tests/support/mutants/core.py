@@ -128,7 +128,7 @@ MUTANTS = [
         "insert-under-a-detached-path",
         "kvstore.core.verbs.insert",
         "parent_of",
-        "parent.node.detached",
+        "has_left(parent.node)",
         "False",
     ),
     Mutant(
@@ -275,7 +275,7 @@ MUTANTS = [
         "next-token-of-a-removed-page",
         "kvstore.core.verbs.insert",
         "store_next_token",
-        "if not length or last.node.detached:\n    return",
+        "if not length or has_left(last.node):\n    return",
         "beyond = sequence.tokens[len(sequence.tokens) - rest :]\n"
         "there = not rest or namespace.index.beginning_with(at, beyond)\n"
         "if not length or at.node.detached or not there:\n    return",

@@ -151,7 +151,7 @@ def test_a_tenant_stays_as_long_as_it_holds_something() -> None:
 
 
 def test_a_namespace_is_deleted_meanwhile() -> None:
-    """What reservations announced in it is dropped, and their slots go back."""
+    """Announcements of reservations are dropped, and their slots go back."""
     world = CoreWorld(slots=8)
     for number, letters in enumerate(("ab", "cd"), start=1):
         acquire(world.worker, letters, (10 + number, number))
