@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 
-from kvstore_vllm.counters import (
+from kvstore_client.engines.counters import (
     ATTACHED,
     COUNTED,
     GAUGES,

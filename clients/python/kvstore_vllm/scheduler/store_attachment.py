@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from kvstore_vllm.counters import note_attached
-from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
+from kvstore_client.engines.counters import note_attached
+from kvstore_client.engines.store_access import StoreAccess
+from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.scheduler.rank_joining import Joining
 
 _logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore_vllm.engine.log import LOGGERS, log_with
+from kvstore_client.engines.log import CLIENT, log_with
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def engine() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     logger.setLevel(logging.INFO)
     yield logger, written
     logger.removeHandler(handler)
-    for name in LOGGERS:
+    for name in ("kvstore_vllm", CLIENT):
         ours = logging.getLogger(name)
         ours.handlers.clear()
         ours.setLevel(logging.NOTSET)
@@ -33,7 +33,7 @@ def test_events_are_written_with_their_fields_once(
     """Events use the engine's format and level, and are written once even if it is set up twice."""
     logger, written = engine
     for _ in range(2):
-        log_with(logger)
+        log_with(logger, "kvstore_vllm")
     ours = logging.getLogger("kvstore_vllm.scheduler.scheduler_role")
     ours.info("kvstore_used", extra={"runtime_dir": "/run/kvstore", "namespace": "50 %s"})
     ours.debug("not told")
@@ -46,6 +46,6 @@ def test_events_are_written_with_their_fields_once(
 
 def test_an_engine_without_handlers_changes_nothing() -> None:
     """Python's own rules apply if the engine has no handlers."""
-    log_with(logging.getLogger("an engine that logs nothing"))
+    log_with(logging.getLogger("an engine that logs nothing"), "kvstore_vllm")
     ours = logging.getLogger("kvstore_vllm")
     assert (ours.handlers, ours.propagate) == ([], True)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_128
 
-from kvstore_vllm.identity.canonical import UnidentifiableModel
+from kvstore_client.engines.canonical import UnidentifiableModel
 
 SAMPLE_BYTES: Final = 4096
 HEADER_LENGTH_BYTES: Final = 8

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from kvstore_vllm.counters import (
+from kvstore_client.engines.counters import (
     COUNTED,
     METRICS,
     OUTCOMES,

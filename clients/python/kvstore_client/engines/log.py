@@ -1,20 +1,20 @@
-"""The log of the connector and its client, among the engine's own lines."""
+"""The log of a connector and its client, among the engine's own lines."""
 
 import logging
 from typing import Final
 
-# Names of the loggers, and the fields that every log record has.
-LOGGERS: Final = ("kvstore_vllm", "kvstore_client")
+# The client's logger, and the fields that every log record has.
+CLIENT: Final = "kvstore_client"
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def log_with(engine: logging.Logger) -> None:
+def log_with(engine: logging.Logger, connector: str) -> None:
     """Writes all events to the streams of ``engine``, in its format and from its level on.
 
-    It acts once, and not on loggers that already have a setup. Without handlers of the engine
-    nothing is written.
+    ``connector`` is the name of the connector's logger. It acts once, and not on loggers that
+    already have a setup. Without handlers of the engine nothing is written.
     """
-    for name in LOGGERS:
+    for name in (connector, CLIENT):
         logger = logging.getLogger(name)
         if logger.handlers:
             continue

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from kvstore_vllm.identity.canonical import UnidentifiableModel
-from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp
+from kvstore_client.engines.canonical import UnidentifiableModel
+from kvstore_client.engines.model_folder import folder_digest, folder_stamp
 
 WEIGHTS = "model.safetensors"
 

@@ -6,8 +6,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore_vllm.identity.canonical import UnidentifiableModel, framed
-from kvstore_vllm.identity.weight_samples import sampled_digest
+from kvstore_client.engines.canonical import UnidentifiableModel, framed
+from kvstore_client.engines.weight_samples import sampled_digest
+
+# Variables that make an engine read ModelScope in place of the hub.
+MODELSCOPE: Final = ("VLLM_USE_MODELSCOPE", "SGLANG_USE_MODELSCOPE")
 
 
 def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None = None) -> Path:
@@ -16,10 +19,10 @@ def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None =
     Raises ``UnidentifiableModel`` if it is absent or is on ModelScope, and without
     huggingface_hub.
     """
-    if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() == "true":
+    if any(os.environ.get(each, "").lower() in ("true", "1") for each in MODELSCOPE):
         raise UnidentifiableModel(f"{name} is of ModelScope, whose cache kvstore does not read")
     try:
-        import huggingface_hub  # noqa: PLC0415  # vLLM brings it; only it knows its cache
+        import huggingface_hub  # noqa: PLC0415  # an engine brings it; only it knows its cache
     except ImportError as error:
         raise UnidentifiableModel(f"{name} is no folder") from error
     find: Any = huggingface_hub.snapshot_download

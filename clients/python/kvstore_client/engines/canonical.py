@@ -13,6 +13,7 @@ NOT_OF_THE_MODEL = frozenset(
     {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "auto_map"}
 )
 LENGTH_BYTES: Final = 8
+# The package that had it first: other bytes would separate engines from their own pages.
 MARK: Final = b"kvstore_vllm salt 1"
 
 
