@@ -11,13 +11,17 @@ POOL_TOKENS = 2_560
 TURNS = prompts(20, 900, 1_000, 1_100)
 LATER = prompts(21, 700)
 ROUNDS = 5
+# The share of loads that fail.
+SHARE = 0.3
 FAILED_LOAD = 503
 
 
 def faults(world: World, store: Store) -> None:
     """Runs the cases of servers whose linkers have a fault."""
     world.reference.answers([*TURNS, *LATER])
-    with world.engine(store, "failing", pool_tokens=POOL_TOKENS, faulty="FailingLinker") as engine:
+    with world.engine(
+        store, "failing", pool_tokens=POOL_TOKENS, extra={"fault_load_fraction": SHARE}
+    ) as engine:
         _failing(world, store, engine)
     with world.engine(store, "wrong", faulty="WrongPageLinker") as engine:
         _wrong(world, store, engine)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from rig.options import HICACHE
 from rig.world import World
 
 from cases.sharing import sharing
 from engine_cases.store import store
+from support.sglang.store_flags import HICACHE
 
 # ``cache`` keeps a copy in the server's host memory too; ``buffer_only`` copies through it.
 MODES = ("cache", "buffer_only")

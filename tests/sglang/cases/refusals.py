@@ -18,7 +18,7 @@ class Refusal:
 
 
 REFUSALS = (
-    Refusal("pages of 4 tokens", "page_size", {"page_tokens": 4}),
+    Refusal("pages of 4 tokens", "--page-size is 4", {"page_tokens": 4}),
     Refusal("an unknown setting", "linker_extra_config", {"extra": {"run_dir": "x"}}),
 )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rig.options import HICACHE, PAGE_TOKENS
+from rig.options import PAGE_TOKENS
 from rig.pair import Pair, pair
 from rig.world import World
 
@@ -116,11 +116,6 @@ def _aborts(servers: Pair) -> None:
 
 def _flushed(servers: Pair) -> None:
     world, second = servers.world, servers.second
-    if world.options.way == HICACHE:
-        with servers.case("flushed: loaded again") as case:
-            second.flush()
-            servers.hit(case, second, ASKED, world.wholes(ASKED))
-        return
     with servers.case("flushed: nothing of before is used") as case:
         second.flush()
         found = world.check(case, second, ASKED)

@@ -1,21 +1,23 @@
 """The options of one server."""
 
-import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rig import TREE
+from support.sglang.store_flags import (
+    HICACHE,
+    HICACHE_ENVIRONMENT,
+    LINKER,
+    hicache_arguments,
+    import_path,
+    linker_arguments,
+)
 
 PAGE_TOKENS = 16
-# The two ways into the store that cases run with.
-LINKER, HICACHE = "KvstoreLinker", "KvstoreHiCache"
 # Seconds that a lookup may take: a busy machine loads as many tokens as a quiet one.
 PATIENT_LOOKUP = 10.0
-HICACHE_POOL_GB = 1
-# HiCache waits for all that it found, so that a busy machine loads as much as a quiet one.
-PATIENT_PREFETCH = "wait_complete"
-FAULTY_MODULE = "faulty_linkers"
+# Tokens from which on HiCache prefetches.
+SHORTEST_PREFETCH = 1
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class ServerOptions:
 
     ``runtime_dir`` is the store's, None for a server without one; ``way`` says how it gets
     there, and ``extra`` has further settings of it. ``pool_tokens`` bounds the server's own
-    memory. ``faulty`` names a linker with a fault, of faulty_linkers.py. ``arguments`` are
+    memory. ``faulty`` names a linker with a fault, of linkers/. ``arguments`` are
     further arguments of the command line.
     """
 
@@ -55,47 +57,25 @@ class ServerOptions:
 
     def environment(self) -> dict[str, str]:
         """Returns the variables of the server's processes."""
-        # This tree's packages, wherever one is installed.
-        folders = [TREE, TREE / "clients" / "python", TREE / "tests" / "sglang" / "rig"]
-        found = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+        found = import_path(TREE / "tests" / "sglang" / "linkers")
         if self.ranks > 1:
             # Two ranks share the cores of a small machine.
             found["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(self.ranks)))
         if self.way == HICACHE:
-            found["KVSTORE_TEST_CPU_HICACHE"] = "1"
+            found |= HICACHE_ENVIRONMENT
         return found
 
     def _store_arguments(self) -> list[str]:
         """Returns the flags that a user gives."""
         if self.runtime_dir is None:
             return ["--disable-radix-cache"]
-        settings = {"runtime_dir": str(self.runtime_dir), **self.extra}
+        settings = {
+            "runtime_dir": str(self.runtime_dir),
+            "lookup_timeout": PATIENT_LOOKUP,
+            **self.extra,
+        }
         if self.way == HICACHE:
-            return self._hicache_arguments(settings)
-        linker = {
-            "linker": self.faulty or LINKER,
-            "linker_module_path": FAULTY_MODULE if self.faulty else "kvstore_sglang",
-            "linker_extra_config": {"lookup_timeout": PATIENT_LOOKUP, **settings},
-        }
-        return [
-            "--enable-unified-cache-external-linker",
-            *("--unified-cache-external-linker-backend", "dynamic"),
-            *("--unified-cache-external-linker-config", json.dumps(linker)),
-        ]
-
-    def _hicache_arguments(self, settings: dict[str, object]) -> list[str]:
-        backend = {
-            "backend_name": "kvstore",
-            "module_path": "kvstore_sglang.hicache",
-            "class_name": HICACHE,
-            "interface_v1": 1,
-            "hicache_storage_pass_prefix_keys": True,
-            "prefetch_threshold": 1,
-            **settings,
-        }
-        return [
-            *("--enable-hierarchical-cache", "--hicache-size", str(HICACHE_POOL_GB)),
-            *("--hicache-storage-backend", "dynamic"),
-            *("--hicache-storage-prefetch-policy", PATIENT_PREFETCH),
-            *("--hicache-storage-backend-extra-config", json.dumps(backend)),
-        ]
+            return hicache_arguments(settings, prefetch_threshold=SHORTEST_PREFETCH)
+        if self.faulty:
+            return linker_arguments(settings, linker=self.faulty, module="wrong_page_linker")
+        return linker_arguments(settings)

@@ -55,6 +55,6 @@ class HashPath:
         """Returns how many pages after the prefix a match of so many pages has."""
         return max(0, min(matched - self.before, self.count))
 
-    def tokens_from(self, page: int) -> bytes:
-        """Returns the tokens of the pages from a page on, counted from the path's beginning."""
-        return self.packed[page * HASH_BYTES :]
+    def tokens_between(self, start: int, end: int) -> bytes:
+        """Returns the tokens of pages from ``start`` to before ``end``, of the whole path."""
+        return self.packed[start * HASH_BYTES : end * HASH_BYTES]

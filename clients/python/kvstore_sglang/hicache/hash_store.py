@@ -7,32 +7,31 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kvstore_client import Acquired, Namespace
+from kvstore_client.engines.reserved_pages import IDLE_BEFORE_TAKEOVER, with_first_pages
 from kvstore_client.errors import StoreError
 from kvstore_sglang.hicache.hash_path import WORDS, HashPath
-from kvstore_sglang.hicache.host_pages import HostPages, copy_in, copy_out
+from kvstore_sglang.hicache.host_pages import HostPages, Piece, copy_in, copy_out
 from kvstore_sglang.hicache.page_pins import PagePins
 
-# Seconds for which pages that exist stay pinned. A prefetch of SGLang's takes 2 s, and at most 30.
-PIN_SECONDS: Final = 20.0
+# Seconds for which pages that exist stay pinned. SGLang waits at most that long for a prefetch.
+PIN_SECONDS: Final = 30.0
 # Tries of a save that gets no slots: a new namespace's memory is mapped in the background.
 SAVE_TRIES: Final = 4
 SAVE_PAUSE: Final = 0.05
-# Seconds without progress after which another engine's save of the same pages is not waited for.
-YIELD_IDLE: Final = 1.0
 
 
 class HashStore:
     """Finds, loads and saves pages of a host pool. Any thread may use it.
 
-    No method raises for a failure of the store: pages are absent then, and ``counts`` says so.
+    No method raises for a failure of the store: pages are absent then, and ``counts`` tells.
     """
 
-    def __init__(self, namespace: Namespace, pages: HostPages) -> None:
+    def __init__(self, namespace: Namespace, pages: HostPages, counts: "Counter[str]") -> None:
         self._namespace = namespace
         self._pages = pages
+        self._counts = counts
         self._pins = PagePins(PIN_SECONDS)
-        self._paused = threading.Event()
-        self.counts: Counter[str] = Counter()
+        self._closed = threading.Event()
 
     def use(self, namespace: Namespace) -> None:
         """Uses another namespace from now on."""
@@ -40,87 +39,115 @@ class HashStore:
         self._pins.clear()
 
     def close(self) -> None:
-        """Ends all pins and pauses."""
-        self._paused.set()
+        """Ends all pins, and waits in no save any more."""
+        self._closed.set()
         self._pins.clear()
 
     def find(self, path: HashPath, keys: Sequence[str]) -> int:
-        """Returns how many pages after the prefix are there, and pins them for a while."""
+        """Returns how many pages after the prefix are there, and pins them for a while.
+
+        ``keys`` name these pages.
+        """
+        now = time.monotonic()
+        self._pins.expire(now)
         match = self._namespace.match(path.query)
         found = path.found(match.page_count)
-        self.counts["lookups"] += 1
-        self.counts["found_pages"] += found
-        self.counts["failed_lookups"] += match.failure is not None
+        if match.failure is not None:
+            self._counts["lookups_unavailable"] += 1
+        else:
+            outcome = "full" if found == path.count else "partial" if found else "miss"
+            self._counts[f"lookups_{outcome}"] += 1
+        self._counts["asked_tokens"] += path.count * self._pages.page_tokens
+        self._counts["matched_tokens"] += found * self._pages.page_tokens
         if found:
-            self._pins.hold(keys[found - 1], match, time.monotonic())
+            self._pins.hold(keys[found - 1], match, now)
         else:
             match.release()
         return found
 
     def load(self, path: HashPath, keys: Sequence[str], indices: Any) -> list[bool]:  # noqa: ANN401  # a tensor
-        """Copies pages into the pool; returns which of them landed, the first ones or none."""
+        """Copies pages into the pool; returns which of them landed: the first ones, or none."""
         pieces = self._pages.pieces(indices)
         landed = 0
         with self._namespace.match(path.query) as match:
             found = path.found(match.page_count)
-            for page, run in zip(match.pages[path.before : path.before + found], pieces, strict=False):
+            pages = match.pages[path.before : path.before + found]
+            for page, run in zip(pages, pieces[:found], strict=True):
                 copy_out(self._namespace.page(page), run)
             try:
                 match.require_current()
                 landed = found
             except StoreError:
-                self.counts["failed_loads"] += 1
-        if keys:
-            self._pins.end(keys[-1], time.monotonic())
-        self.counts["loaded_pages"] += landed
+                self._counts["loads_failed"] += 1
+        self._pins.end(keys[-1])
+        self._counts["loaded_tokens_1"] += landed * self._pages.page_tokens
+        self._counts["load_bytes"] += landed * self._pages.page_bytes
         return [number < landed for number in range(path.count)]
 
     def save(self, path: HashPath, indices: Any) -> list[bool]:  # noqa: ANN401  # a tensor
-        """Stores pages of the pool; returns which of them the store has now."""
-        pieces = self._pages.pieces(indices)
-        for number in range(SAVE_TRIES):
-            stored = self._save(path, pieces, yielding=number == 0)
-            if stored is not None:
-                return [page < stored for page in range(path.count)]
-            self._paused.wait(SAVE_PAUSE)
-        self.counts["failed_saves"] += 1
-        return [False] * path.count
+        """Stores pages of the pool; returns which of them the store has now.
 
-    def _save(self, path: HashPath, pieces: Sequence[Any], *, yielding: bool) -> int | None:
-        """Returns how many pages after the prefix are stored; None if a later try may do more."""
-        with self._namespace.acquire(
+        Waits some tenths of a second if it gets no slots.
+        """
+        pieces = self._pages.pieces(indices)
+        stored = 0
+        for number in range(SAVE_TRIES):
+            found = self._save(path, pieces, yielding=number == 0)
+            stored = max(stored, found or 0)
+            if found is not None or self._closed.wait(SAVE_PAUSE):
+                break
+        else:
+            self._counts["saves_failed"] += 1
+        return [page < stored for page in range(path.count)]
+
+    def _save(self, path: HashPath, pieces: Sequence[list[Piece]], *, yielding: bool) -> int | None:
+        """Returns how many pages after the prefix are stored; None if a later try may store some.
+
+        With ``yielding`` another engine that saves the same pages now goes first.
+        """
+        namespace = self._namespace
+        budget = namespace.new_budget()
+        acquired = namespace.acquire(
             path.query,
             total_page_count=path.total,
             yield_to_in_flight=yielding,
-            yield_idle=YIELD_IDLE,
-        ) as acquired:
-            other = acquired.in_flight
-            if other is not None and acquired.reservation is None:
-                # Another engine saves the same pages now.
-                return path.count if other.token_count >= path.total * WORDS else None
+            yield_idle=IDLE_BEFORE_TAKEOVER,
+            budget=budget,
+        )
+        with with_first_pages(acquired, namespace, path.total, budget):
             there = acquired.match.page_count
+            other = acquired.in_flight
+            if other is not None and other.token_count >= path.total * WORDS:
+                return path.count
             if there >= path.total:
                 return path.count
-            if acquired.reservation is None:
+            if acquired.reservation is None or not acquired.reservation.page_count:
                 return None
             if there < path.before:
-                # The prefix is gone, and pages without it would never be found.
+                # The prefix is gone, and without it nobody finds the pages after it.
                 return 0
-            return self._copy(path, pieces, acquired, there)
+            return self._copy(namespace, path, pieces, acquired)
 
     def _copy(
-        self, path: HashPath, pieces: Sequence[Any], acquired: Acquired, there: int
+        self,
+        namespace: Namespace,
+        path: HashPath,
+        pieces: Sequence[list[Piece]],
+        acquired: Acquired,
     ) -> int | None:
-        reservation = acquired.reservation
+        """Copies pages into reserved slots and inserts them; returns as :meth:`_save` does."""
+        there, reservation = acquired.match.page_count, acquired.reservation
         assert reservation is not None
-        for page, run in zip(reservation.pages, pieces[there - path.before :], strict=True):
-            copy_in(self._namespace.page(page), run)
+        end = there + reservation.page_count
+        missing = pieces[there - path.before : end - path.before]
+        for page, run in zip(reservation.pages, missing, strict=True):
+            copy_in(namespace.page(page), run)
+        tokens = path.tokens_between(there, end)
         try:
-            reservation.insert(
-                path.tokens_from(there), position=there * WORDS, base=acquired.match
-            )
+            reservation.insert(tokens, position=there * WORDS, base=acquired.match)
         except StoreError:
-            self.counts["failed_inserts"] += 1
+            self._counts["inserts_failed"] += 1
             return None
-        self.counts["stored_pages"] += path.total - there
-        return path.count
+        self._counts["stored_tokens"] += (end - there) * self._pages.page_tokens
+        self._counts["save_bytes"] += (end - there) * self._pages.page_bytes
+        return end - path.before

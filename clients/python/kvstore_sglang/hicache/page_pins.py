@@ -31,12 +31,20 @@ class PagePins:
             self._pins[key] = now + self._seconds, match
         _release(ended)
 
-    def end(self, key: str, now: float) -> None:
-        """Ends the pin of a page that was read, and those whose time is over."""
+    def end(self, key: str) -> None:
+        """Ends the pin of a page that was read, if there is one."""
+        with self._mutex:
+            found = self._pins.pop(key, None)
+        if found is not None:
+            _release([found[1]])
+
+    def expire(self, now: float) -> None:
+        """Ends the pins whose time is over, and those of a store that is gone.
+
+        A client attaches to a store anew only once nothing of the old one is held.
+        """
         with self._mutex:
             ended = self._expired(now)
-            if key in self._pins:
-                ended.append(self._pins.pop(key)[1])
         _release(ended)
 
     def clear(self) -> None:
@@ -47,15 +55,11 @@ class PagePins:
         _release(ended)
 
     def _expired(self, now: float) -> list[Match]:
-        """Removes and returns the matches whose time is over: the oldest come first."""
-        ended = []
-        while self._pins:
-            key, (until, match) = next(iter(self._pins.items()))
-            if until > now:
-                break
-            del self._pins[key]
-            ended.append(match)
-        return ended
+        """Removes and returns the matches that are kept no longer."""
+        over = [
+            key for key, (until, match) in self._pins.items() if until <= now or match.session_ended
+        ]
+        return [self._pins.pop(key)[1] for key in over]
 
 
 def _release(matches: list[Match]) -> None:

@@ -1,0 +1,1 @@
+"""Parts of SGLang in memory, for tests without SGLang."""
