@@ -25,7 +25,7 @@ ENTRY_POINTS = "[sglang.srt.plugins]\ncpu_hicache = cpu_hicache:install\n"
 
 def add_stand_ins(python: Path) -> None:
     """Makes an environment's Python import the stand-ins, and SGLang find their plugin."""
-    found = subprocess.run([str(python), "-Sc", SITE], capture_output=True, text=True, check=True)
+    found = subprocess.run([str(python), "-Ic", SITE], capture_output=True, text=True, check=True)
     site = Path(found.stdout.strip())
     plugin = site / "kvstore_sglang_stand_ins-0.dist-info"
     plugin.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from rig.world import World
 
 from engine_cases.prompts import Prompt, prompt, prompts
 from engine_cases.store import Store
+from support.sglang.store_flags import HICACHE
 
 ASKED = prompts(1, 100, 500, 1_000, 1_500)
 ALIGNED = prompt(2, 640)
@@ -116,6 +117,11 @@ def _aborts(servers: Pair) -> None:
 
 def _flushed(servers: Pair) -> None:
     world, second = servers.world, servers.second
+    if world.options.way == HICACHE:
+        with servers.case("flushed: loaded again") as case:
+            second.flush()
+            servers.hit(case, second, ASKED, world.wholes(ASKED))
+        return
     with servers.case("flushed: nothing of before is used") as case:
         second.flush()
         found = world.check(case, second, ASKED)

@@ -32,8 +32,9 @@ class HashPath:
         Raises ``ValueError`` for a key that is no SHA-256.
         """
         every = [*(prefix or ()), *keys]
-        if wrong := next((each for each in every if len(each) != 2 * HASH_BYTES), None):
-            raise ValueError(f"the page's key is {wrong!r}, which is no SHA-256")
+        wrong = [each for each in every if len(each) != 2 * HASH_BYTES]
+        if wrong:
+            raise ValueError(f"a page's key is {wrong[0]!r}, which is no SHA-256")
         return cls(bytes.fromhex("".join(every)), len(every) - len(keys))
 
     @property

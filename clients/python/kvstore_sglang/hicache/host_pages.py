@@ -21,11 +21,13 @@ class Piece(NamedTuple):
 class HostPages:
     """The pages of one of HiCache's host pools. Any thread may use it.
 
-    ``page_bytes`` is the size of a page, all its pieces together.
+    ``page_bytes`` is the size of a page, all its pieces together, and ``device`` the device of
+    the pool that it is copied to.
     """
 
     def __init__(self, pool: Any) -> None:  # noqa: ANN401  # a HostKVCache
         self._pool = pool
+        self.device = getattr(getattr(pool, "device_pool", None), "device", "cpu")
         self.page_tokens = int(pool.page_size)
         self.page_bytes = int(pool.size_per_token) * self.page_tokens
 

@@ -14,8 +14,8 @@ from kvstore_client.engines.setting_values import (
 # The key of SGLang's extra config that has ours.
 KEY: Final = "kvstore"
 PLACE: Final = f"{KEY} in hicache-storage-backend-extra-config"
-# SGLang's own settings without which the pages are not found, and the values that they need.
-NEEDED: Final = {"interface_v1": 1, "hicache_storage_pass_prefix_keys": True}
+# SGLang's own setting with which it copies pages in place.
+IN_PLACE: Final = "interface_v1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +56,15 @@ class HicacheSettings:
     def read(cls, extra: Mapping[str, Any] | None) -> Self:
         """Reads SGLang's ``--hicache-storage-backend-extra-config``.
 
-        Raises ``ValueError`` if SGLang's own settings there are not those that the store needs,
-        and for an unknown key or a value of another type under ``kvstore``.
+        Raises ``ValueError`` if SGLang's own ``interface_v1`` there is not 1, and for an unknown
+        key or a value of another type under ``kvstore``.
         """
         found = dict(extra or {})
-        for name, value in NEEDED.items():
-            if found.get(name) != value:
-                shown = "true" if value is True else value
-                raise ValueError(
-                    f"{name} in hicache-storage-backend-extra-config is {found.get(name)!r}: "
-                    f"set it to {shown}"
-                )
+        if found.get(IN_PLACE) != 1:
+            raise ValueError(
+                f"{IN_PLACE} in hicache-storage-backend-extra-config is {found.get(IN_PLACE)!r}: "
+                "set it to 1"
+            )
         ours = found.get(KEY, {})
         if not isinstance(ours, Mapping):
             raise ValueError(f"{PLACE} is {ours!r}: set an object")  # noqa: TRY004  # a user's value
