@@ -1,1 +1,1 @@
-"""Parts of SGLang in memory, for tests without SGLang."""
+"""Stand-ins of SGLang's parts, for tests that have no SGLang."""

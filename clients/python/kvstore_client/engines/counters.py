@@ -99,6 +99,15 @@ def note_attached(counts: "Counter[str]", *, attached: bool) -> None:
     del counts[before]
 
 
+def take_counts(counts: "Counter[str]") -> dict[str, int]:
+    """Returns the counts so far, and resets them."""
+    taken = dict(counts)
+    counts.subtract(taken)
+    for key in [key for key, value in counts.items() if not value]:
+        del counts[key]
+    return taken
+
+
 def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
     """Returns the fields of a log line about an interval; counts of zero are left out."""
     lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
