@@ -10,6 +10,9 @@ from engine_cases.prompts import Prompt
 from rig.engine import Engine
 from rig.options import ServerOptions
 
+# Enough for all requests that run at once, so that none is computed in two parts.
+POOL_TOKENS = 65_536
+
 
 class Reference:
     """The answers of a server with ``--disable-radix-cache``, each asked for once.
@@ -18,7 +21,7 @@ class Reference:
     """
 
     def __init__(self, options: ServerOptions, folder: Path) -> None:
-        self._options = replace(options, runtime_dir=None)
+        self._options = replace(options, runtime_dir=None, pool_tokens=POOL_TOKENS)
         self._folder = folder
         self._known: dict[Prompt, Answer] = {}
         self._engine: Engine | None = None
