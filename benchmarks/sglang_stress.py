@@ -24,8 +24,13 @@ def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the JSON value to this file.")] = None,
-    requests: Annotated[int, typer.Option(min=2, help="Requests, half of them to each.")] = 500,
-    kills: Annotated[int, typer.Option(min=0, help="Kills and restarts of the store.")] = 5,
+    quick: Annotated[bool, typer.Option(help="Send 60 requests, and kill the store once.")] = False,
+    requests: Annotated[
+        int, typer.Option(min=0, help="Requests, half to each server; 500, or 60 with --quick.")
+    ] = 0,
+    kills: Annotated[
+        int, typer.Option(min=-1, help="Kills of the store; 5, or 1 with --quick.")
+    ] = -1,
     pool_tokens: Annotated[int, typer.Option(help="Tokens of each server's own memory.")] = 2_560,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of the order.")] = 3,
     keep: Annotated[Path | None, typer.Option(help="A new folder for the servers' logs.")] = None,
@@ -36,6 +41,8 @@ def main(
     if not SGLANG_PYTHON.exists():
         print("skipped: .venv-sglang is missing; make test-sglang sets it up")
         return
+    requests = requests or (60 if quick else 500)
+    kills = kills if kills >= 0 else 1 if quick else 5
     before = machine.load_average()
     with tempfile.TemporaryDirectory(prefix="sglang-stress-") as path:
         folder = keep or Path(path)
