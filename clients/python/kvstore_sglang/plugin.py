@@ -15,7 +15,9 @@ from kvstore_sglang.versions import VERSIONS
 
 _logger = logging.getLogger(__name__)
 
-CACHE_LINKED: Final = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.init_cache_linker"
+CACHE_LINKED: Final = (
+    "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper.__init__"
+)
 WEIGHTS: Final = (
     "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 )
@@ -80,13 +82,12 @@ def _hooks() -> dict[str, Callable[..., Any]]:
     return {CACHE_LINKED: _link, prefix_keys.TARGET: prefix_keys.with_last_node, **weights}
 
 
-def _link(original: Callable[..., Any], cache: Any, cache_linker: Any) -> Any:  # noqa: ANN401  # SGLang's own
-    """Links a cache with our linker by tokens, and with any other as SGLang does."""
+def _link(original: Callable[..., Any], wrapper: Any, cache: Any, cache_linker: Any) -> None:  # noqa: ANN401  # SGLang's own
+    """Makes SGLang's wrapper of a cache ask our linker by tokens, and any other as before."""
+    original(wrapper, cache, cache_linker)
     linker_class: type = import_module("kvstore_sglang.linker").KvstoreLinker
-    if not isinstance(cache_linker, linker_class):
-        return original(cache, cache_linker)
-    cache.linker = import_module("kvstore_sglang.token_keys").TokenKeys(cache, cache_linker)
-    return None
+    if isinstance(cache_linker, linker_class):
+        import_module("kvstore_sglang.token_keys").TokenKeys(wrapper).attach()
 
 
 def _note_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as SGLang's
