@@ -1,6 +1,7 @@
 """One of SGLang's servers on a CPU, in a process of its own, and requests to it over HTTP."""
 
 import http
+import http.client
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class SglangServer(EngineServer):
         super().__init__(command, port, log, {**ENVIRONMENT, **(environment or {})})
 
     def generate(self, asked: Generate, *, abort_after: int | None = None) -> Generation:
-        """Sends a request and returns its end. Raises ``OSError`` if the server is gone.
+        """Sends a request and returns its end; a server that is gone fails it with status 0.
 
         A streamed request is aborted after ``abort_after`` tokens of its answer, if given.
         """
@@ -118,6 +119,8 @@ class SglangServer(EngineServer):
                         self.abort(asked.rid or "")
         except RefusedRequest as refused:
             return Generation((), FAILED, status=refused.status, said=refused.said)
+        except (OSError, http.client.HTTPException) as error:
+            return Generation((), FAILED, status=0, said=repr(error))
         return _generation(last, first)
 
     def abort(self, rid: str) -> None:

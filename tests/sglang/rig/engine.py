@@ -76,8 +76,8 @@ class Engine:
 
     def finish(self) -> list[Answer]:
         """Waits for the requests that :meth:`begin` sent."""
-        found = [each.result() for each in self._asked]
-        self._asked.clear()
+        asked, self._asked = self._asked, []
+        found = [each.result() for each in asked]
         self._count(found)
         return [Answer(each.tokens, each.finish) for each in found]
 
