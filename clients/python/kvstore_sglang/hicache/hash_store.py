@@ -10,7 +10,7 @@ from kvstore_client import Acquired, Namespace
 from kvstore_client.engines.reserved_pages import IDLE_BEFORE_TAKEOVER, with_first_pages
 from kvstore_client.errors import StoreError
 from kvstore_sglang.hicache.hash_path import WORDS, HashPath
-from kvstore_sglang.hicache.host_pages import HostPages, Piece, copy_in, copy_out
+from kvstore_sglang.hicache.host_pages import HostPages, PoolPiece, copy_in, copy_out
 from kvstore_sglang.hicache.page_pins import PagePins
 
 # Seconds for which pages that exist stay pinned. SGLang waits at most that long for a prefetch.
@@ -100,7 +100,9 @@ class HashStore:
             self._counts["saves_failed"] += 1
         return [page < stored for page in range(path.count)]
 
-    def _save(self, path: HashPath, pieces: Sequence[list[Piece]], *, yielding: bool) -> int | None:
+    def _save(
+        self, path: HashPath, pieces: Sequence[list[PoolPiece]], *, yielding: bool
+    ) -> int | None:
         """Returns how many pages after the prefix are stored; None if a later try may store some.
 
         With ``yielding`` another engine that saves the same pages now goes first.
@@ -132,7 +134,7 @@ class HashStore:
         self,
         namespace: Namespace,
         path: HashPath,
-        pieces: Sequence[list[Piece]],
+        pieces: Sequence[list[PoolPiece]],
         acquired: Acquired,
     ) -> int | None:
         """Copies pages into reserved slots and inserts them; returns as :meth:`_save` does."""

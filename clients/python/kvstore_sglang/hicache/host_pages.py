@@ -11,7 +11,7 @@ FACTS = (
 )
 
 
-class Piece(NamedTuple):
+class PoolPiece(NamedTuple):
     """A run of a page's bytes in the pool: its address and its length in bytes."""
 
     address: int
@@ -35,14 +35,14 @@ class HostPages:
         """Returns the facts that decide over a page's bytes, each as text."""
         return {name: str(getattr(self._pool, name)) for name in FACTS if hasattr(self._pool, name)}
 
-    def pieces(self, indices: Any) -> list[list[Piece]]:  # noqa: ANN401  # a tensor of token slots
+    def pieces(self, indices: Any) -> list[list[PoolPiece]]:  # noqa: ANN401  # a tensor of token slots
         """Returns the pieces of each page at these token slots, in one order for all pages.
 
         Raises ``ValueError`` if they are not whole pages of ``page_bytes``.
         """
         count, rest = divmod(len(indices), self.page_tokens)
         addresses, sizes = self._pool.get_page_buffer_meta(indices)
-        every = [Piece(*each) for each in zip(addresses, sizes, strict=True)]
+        every = [PoolPiece(*each) for each in zip(addresses, sizes, strict=True)]
         each_page = len(every) // count if count else 0
         pages = [every[i : i + each_page] for i in range(0, len(every), max(each_page, 1))]
         sizes_of = {sum(piece.size for piece in page) for page in pages}
@@ -54,7 +54,7 @@ class HostPages:
         return pages
 
 
-def copy_out(page: memoryview, pieces: Iterable[Piece]) -> None:
+def copy_out(page: memoryview, pieces: Iterable[PoolPiece]) -> None:
     """Copies a page of the store into its pieces in the pool."""
     source = _address(page)
     for piece in pieces:
@@ -62,7 +62,7 @@ def copy_out(page: memoryview, pieces: Iterable[Piece]) -> None:
         source += piece.size
 
 
-def copy_in(page: memoryview, pieces: Sequence[Piece]) -> None:
+def copy_in(page: memoryview, pieces: Sequence[PoolPiece]) -> None:
     """Copies the pieces of a page in the pool into a page of the store."""
     target = _address(page)
     for piece in pieces:
