@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from cases.deaths import deaths
-from cases.eviction import NARROW_BYTES, WIDE_BYTES, eviction
-from cases.faults import faults
+from cases.deaths import deaths, learn_deaths
+from cases.eviction import NARROW_BYTES, WIDE_BYTES, eviction, learn_eviction
+from cases.faults import faults, learn_faults
 from cases.hicache import hicache
 from cases.refusals import refusals
 from cases.set_ups import adapters, ranks, set_ups
-from cases.sharing import sharing
+from cases.sharing import learn_sharing, sharing
 from cases.weights import weights
 from rig.options import ServerOptions
 from rig.world import World, world
@@ -67,6 +67,14 @@ DENSE: dict[str, Callable[[World], None]] = {
     "hicache": hicache,
     "refusals": _refusals,
 }
+# The prompts of those groups, which one server without a store answers before them.
+LEARNED: dict[str, Callable[[World], None]] = {
+    "sharing": learn_sharing,
+    "eviction": learn_eviction,
+    "faults": learn_faults,
+    "deaths": learn_deaths,
+    "hicache": learn_sharing,
+}
 # Groups with models of their own.
 OWN_MODELS: dict[str, Callable[[Path, Table], None]] = {
     "weights": weights,
@@ -82,6 +90,11 @@ def run(wanted: list[str], folder: Path, table: Table) -> None:
     if dense:
         qwen3 = ServerOptions(save_model("qwen3", folder / "qwen3"))
         here = world(folder, qwen3, table)
+        learned = [LEARNED[name] for name in dense if name in LEARNED]
+        if learned:
+            with table.group("reference"), here.reference.running():
+                for learn in learned:
+                    learn(here)
         for name in dense:
             with table.group(name):
                 DENSE[name](here)

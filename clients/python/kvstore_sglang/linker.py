@@ -18,9 +18,9 @@ from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
 from kvstore_sglang import plugin
 from kvstore_sglang.engine.device_pool import DevicePool
-from kvstore_sglang.engine.engine_facts import EngineFacts
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.identity import engine_identity
+from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.refusals import require_supported
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
@@ -65,7 +65,7 @@ class KvstoreLinker(UnifiedCacheLinker):
         kvcache = params.token_to_kv_pool_allocator.get_kvcache()
         self.pools = {PoolName.KV: kvcache}
         pool = DevicePool(kvcache, params.page_size)
-        facts = EngineFacts.read(server_args, params)
+        facts = RankFacts.read(server_args, params)
         require_supported(facts.settings, params, components)
         identity = engine_identity(facts, settings, pool.layout)
         self._pool = pool
@@ -177,7 +177,7 @@ class KvstoreLinker(UnifiedCacheLinker):
 
     def start_layer_wise_loading(self) -> int:
         """Starts the queued loads; returns the index that the forward waits for, or -1."""
-        events = ()
+        events: tuple[torch.cuda.Event, ...] = ()
         if self._on_device:
             # The slots are those that the work so far has freed.
             allocated = torch.cuda.Event()

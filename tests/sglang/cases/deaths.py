@@ -26,9 +26,13 @@ CROWDS = [
 HUNG = prompts(72, 300, 700)
 
 
+def learn_deaths(world: World) -> None:
+    """Asks the reference all that the cases need."""
+    world.reference.answers([*TURNS, *HUNG, *(each for crowd in CROWDS for each in crowd)])
+
+
 def deaths(world: World, store: Store) -> None:
     """Runs the cases of one server whose store was not started yet."""
-    world.reference.answers([*TURNS, *HUNG, *(each for crowd in CROWDS for each in crowd)])
     changes = {"pool_tokens": POOL_TOKENS, "extra": {"lookup_timeout": 0.25}}
     with world.engine(store, "bereaved", **changes) as engine:
         _absent(world, store, engine)

@@ -24,9 +24,13 @@ FIRST = prompts(33, 1_000)
 OTHERS = prompts(34, *(1_100,) * 5)
 
 
+def learn_eviction(world: World) -> None:
+    """Asks the reference all that the cases need."""
+    world.reference.answers([*TURNS, *CROWD, *FIRST, *OTHERS])
+
+
 def eviction(world: World, wide: Store, narrow: Store) -> None:
     """Runs the cases of little memory, in the server and in the store."""
-    world.reference.answers([*TURNS, *CROWD, *FIRST, *OTHERS])
     with world.engine(wide, "tight", pool_tokens=POOL_TOKENS) as engine:
         _server_evicts(world, wide, engine)
     with world.engine(narrow, "narrow", pool_tokens=POOL_TOKENS) as engine:

@@ -16,9 +16,13 @@ SHARE = 0.3
 FAILED_LOAD = 503
 
 
+def learn_faults(world: World) -> None:
+    """Asks the reference all that the cases need."""
+    world.reference.answers([*TURNS, *LATER])
+
+
 def faults(world: World, store: Store) -> None:
     """Runs the cases of servers whose linkers have a fault."""
-    world.reference.answers([*TURNS, *LATER])
     with world.engine(
         store, "failing", pool_tokens=POOL_TOKENS, extra={"fault_load_fraction": SHARE}
     ) as engine:

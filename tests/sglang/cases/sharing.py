@@ -31,11 +31,15 @@ ABORTED = [replace(each, abort_after=stop) for each in ASKED for stop in STOPS]
 ABORTED += [replace(each, abort_after=stop) for each, stop in zip(COLD, STOPS, strict=True)]
 
 
+def learn_sharing(world: World) -> None:
+    """Asks the reference all that the cases need."""
+    plain = [*ASKED, ALIGNED, GROWN, GROWN_HEAD, WHOLE, PARTED, *MANY, *SALTED, OPENER, *COLD]
+    world.reference.answers(plain)
+    world.reference.answers([_talked_on(world)])
+
+
 def sharing(world: World, store: Store) -> None:
     """Runs the cases of two servers."""
-    with world.reference.running():
-        plain = [*ASKED, ALIGNED, GROWN, GROWN_HEAD, WHOLE, PARTED, *MANY, *SALTED, OPENER, *COLD]
-        world.reference.answers([*plain, _talked_on(world)])
     with pair(world, store) as servers:
         _hits(servers)
         _own_tree(servers)

@@ -9,7 +9,7 @@ from kvstore_client.engines.canonical import UnidentifiableModel, canonical_json
 from kvstore_client.engines.model_folder import folder_digest, hub_snapshot
 from kvstore_client.engines.setting_values import cut_name
 from kvstore_sglang.engine.config_factors import config_factors
-from kvstore_sglang.engine.engine_facts import EngineFacts
+from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
 
@@ -25,7 +25,7 @@ ADVICE: Final = (
 
 
 def engine_identity(
-    facts: EngineFacts, settings: LinkerSettings, layout: PageLayout
+    facts: RankFacts, settings: LinkerSettings, layout: PageLayout
 ) -> NamespaceIdentity:
     """Returns the identity that ranks of engines must have in common to share pages.
 
@@ -52,7 +52,7 @@ def engine_identity(
     )
 
 
-def _weights(facts: EngineFacts, settings: LinkerSettings) -> bytes:
+def _weights(facts: RankFacts, settings: LinkerSettings) -> bytes:
     if settings.model_digest is not None:
         return b"stated " + bytes.fromhex(settings.model_digest)
     stated = facts.settings["model.load_format"]

@@ -18,7 +18,7 @@ CUDA: Final = "cuda"
 SLOT_AXES: Final = 3
 
 
-class MappedPages(Protocol):
+class StoreMemory(Protocol):
     """The store's memory in this process."""
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ class PageCopies:
     Each copy is complete as its method returns. Pages of the pool are named by their numbers.
     """
 
-    def __init__(self, pool: DevicePool, memory: MappedPages) -> None:
+    def __init__(self, pool: DevicePool, memory: StoreMemory) -> None:
         self._pool = pool
         self._memory = memory
         self._stream = torch.cuda.Stream(pool.device) if pool.device.type == CUDA else None

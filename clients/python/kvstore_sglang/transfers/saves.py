@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from threading import Event
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
-from kvstore_client import Acquired, Namespace, Reservation, StoreBudget
+from kvstore_client import Acquired, Reservation, StoreBudget
 from kvstore_client.calls.deadlines import Backoff
 from kvstore_client.engines.reserved_pages import (
     IDLE_BEFORE_TAKEOVER,
@@ -22,6 +22,7 @@ from kvstore_client.engines.reserved_pages import (
 )
 from kvstore_client.errors import StoreError, StoreUnavailable
 from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.transfers.page_copies import PageCopies
 
 _logger = logging.getLogger(__name__)
@@ -32,21 +33,6 @@ RETRY_SECONDS: Final = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 # Seconds without further tries after a save found no room: the next ones would find none either.
 AFTER_REFUSAL: Final = 0.5
-
-
-class NamespaceSource(Protocol):
-    """The namespaces of one engine, by salt."""
-
-    @property
-    def usable(self) -> bool:
-        """Says whether the store answers requests, as far as the client knows."""
-
-    @property
-    def tried(self) -> bool:
-        """Says whether the client has tried to reach the store since the start."""
-
-    def namespace(self, salt: bytes) -> Namespace:
-        """Returns the namespace of a salt. It may not be open yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +49,7 @@ class SavedPages:
     events: Sequence[torch.cuda.Event] = ()
 
 
-class Attempt(Enum):
+class SaveOutcome(Enum):
     """The end of one try to save pages."""
 
     SAVED = "saved"
@@ -93,13 +79,13 @@ class Saves:
 
     def __init__(
         self,
-        source: NamespaceSource,
+        store: EngineStore,
         copies: PageCopies,
         page_tokens: int,
         counts: "Counter[str]",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source = source
+        self._store = store
         self._copies = copies
         self._page_tokens = page_tokens
         self._page_bytes = page_tokens * TOKEN_BYTES
@@ -156,29 +142,29 @@ class Saves:
 
     def _save(self, pages: SavedPages, until: float, result: _Result) -> bool:
         pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        attempt = Attempt.FAILED
+        attempt = SaveOutcome.FAILED
         while not self._stopping.is_set():
             last = self._clock() >= until
             attempt = self._attempt(pages, result, yielding=not last)
-            if attempt in (Attempt.SAVED, Attempt.FAILED) or last:
+            if attempt in (SaveOutcome.SAVED, SaveOutcome.FAILED) or last:
                 break
-            if attempt is Attempt.NO_ROOM and self._clock() < self._no_room_until:
+            if attempt is SaveOutcome.NO_ROOM and self._clock() < self._no_room_until:
                 break
             self._stopping.wait(pauses.delay())
-        if attempt is Attempt.NO_ROOM:
+        if attempt is SaveOutcome.NO_ROOM:
             self._no_room_until = self._clock() + AFTER_REFUSAL
-        if attempt is not Attempt.SAVED:
+        if attempt is not SaveOutcome.SAVED:
             _logger.debug("not_saved", extra={"reason": attempt.value})
-        return attempt is Attempt.SAVED
+        return attempt is SaveOutcome.SAVED
 
-    def _attempt(self, pages: SavedPages, result: _Result, *, yielding: bool) -> Attempt:
+    def _attempt(self, pages: SavedPages, result: _Result, *, yielding: bool) -> SaveOutcome:
         page_count = len(pages.tokens) // self._page_bytes
-        namespace = self._source.namespace(pages.salt)
+        namespace = self._store.namespace(pages.salt)
         failure = namespace.failure
         if failure is not None:
-            soon = self._source.usable or not self._source.tried
+            soon = self._store.usable or not self._store.tried
             opens = isinstance(failure, StoreUnavailable) and soon
-            return Attempt.NOT_OPEN if opens else Attempt.FAILED
+            return SaveOutcome.NOT_OPEN if opens else SaveOutcome.FAILED
         budget = StoreBudget(SAVE_BUDGET)
         with namespace.acquire(
             pages.tokens + ONE_MORE,
@@ -188,19 +174,19 @@ class Saves:
             budget=budget,
         ) as acquired:
             if acquired.match.page_count >= page_count:
-                return Attempt.SAVED
+                return SaveOutcome.SAVED
             if acquired.failure is not None:
-                return Attempt.FAILED
+                return SaveOutcome.FAILED
             if acquired.in_flight is not None and acquired.reservation is None:
-                return Attempt.YIELDED
+                return SaveOutcome.YIELDED
             with_first_pages(acquired, namespace, page_count, budget)
             if acquired.reservation is None or not acquired.reservation.page_count:
-                return Attempt.NO_ROOM
+                return SaveOutcome.NO_ROOM
             return self._publish(pages, acquired, acquired.reservation, result)
 
     def _publish(
         self, pages: SavedPages, acquired: Acquired, reservation: Reservation, result: _Result
-    ) -> Attempt:
+    ) -> SaveOutcome:
         """Copies the missing pages into reserved slots, and inserts them."""
         start, end = reservation.start_page, reservation.start_page + reservation.page_count
         slots = pages.slots[start * self._page_tokens : end * self._page_tokens]
@@ -214,7 +200,7 @@ class Saves:
             )
         except (KeyError, StoreError) as error:
             _logger.debug("insert_failed", extra={"reason": repr(error)})
-            return Attempt.FAILED
+            return SaveOutcome.FAILED
         result.stored_pages += inserted.published_page_count
         complete = end * self._page_bytes == len(pages.tokens)
-        return Attempt.SAVED if complete else Attempt.NO_ROOM
+        return SaveOutcome.SAVED if complete else SaveOutcome.NO_ROOM

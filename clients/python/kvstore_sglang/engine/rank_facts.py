@@ -14,7 +14,7 @@ CPU = "cpu"
 
 
 @dataclass(frozen=True)
-class EngineFacts:
+class RankFacts:
     """One rank of an engine.
 
     ``rank`` and ``rank_count`` are those of the group that shares one model's attention heads.
