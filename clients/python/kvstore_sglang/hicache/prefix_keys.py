@@ -4,12 +4,14 @@ SGLang 0.5.23 passes the hashes of the nodes above the last one, without the las
 storage would then look for pages after a prefix that is too short, and find none.
 """
 
+import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final
 
 CACHE: Final = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 TARGET: Final = f"{CACHE}.get_prefix_hash_values"
+# The module with our storage, which is loaded if an engine uses it.
+STORAGE: Final = "kvstore_sglang.hicache.storage"
 
 
 def with_last_node(original: Callable[..., Any], cache: Any, node_id: Any) -> list[str]:  # noqa: ANN401  # SGLang's own
@@ -24,5 +26,10 @@ def with_last_node(original: Callable[..., Any], cache: Any, node_id: Any) -> li
 
 def _is_ours(storage: Any) -> bool:  # noqa: ANN401  # a HiCacheStorage
     """Returns whether a storage is ours, or SGLang's injector of failures around it."""
-    ours: type = import_module("kvstore_sglang.hicache.storage").KvstoreHiCache
-    return isinstance(storage, ours) or isinstance(getattr(storage, "_backend", None), ours)
+    loaded = sys.modules.get(STORAGE)
+    if loaded is None:
+        return False
+    return any(
+        isinstance(each, loaded.KvstoreHiCache)
+        for each in (storage, getattr(storage, "_backend", None))
+    )
