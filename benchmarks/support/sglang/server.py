@@ -15,6 +15,9 @@ from support.loopback import HOST, free_ports
 
 TREE = Path(__file__).parents[3]
 SGLANG_PYTHON = TREE / ".venv-sglang" / "bin" / "python"
+# Modules of SGLang's models that servers import, of 250: imports are most of a start.
+MODELS: Final = frozenset({"llama", "qwen2", "qwen3"})
+MODEL_MODULES: Final = "lib/python3.11/site-packages/sglang/srt/models"
 # Finishes that SGLang gives a request: as many tokens as asked for, and an end before that.
 LENGTH, ABORTED = "length", "aborted"
 # The finish of a request that was answered with another status than 200.
@@ -96,7 +99,8 @@ class SglangServer(EngineServer):
         [port] = free_ports(1)
         command = [str(SGLANG_PYTHON), "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--host", HOST, "--port", str(port), *CPU_ARGUMENTS, *arguments]
-        super().__init__(command, port, log, {**ENVIRONMENT, **(environment or {})})
+        variables = {**ENVIRONMENT, "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_left_out())}
+        super().__init__(command, port, log, {**variables, **(environment or {})})
 
     def generate(self, asked: Generate, *, abort_after: int | None = None) -> Generation:
         """Sends a request and returns its end; a server that is gone fails it with status 0.
@@ -143,6 +147,12 @@ class SglangServer(EngineServer):
             found = json.loads(answer.read())
         if not found.get("success"):
             raise RuntimeError(f"the weights were not exchanged: {found}")
+
+
+def _left_out() -> list[str]:
+    """Returns the modules of SGLang's models that no server here needs."""
+    folder = SGLANG_PYTHON.parents[1] / MODEL_MODULES
+    return sorted({path.stem for path in folder.glob("*.py")} - MODELS)
 
 
 def _generation(found: Mapping[str, Any], first: float) -> Generation:

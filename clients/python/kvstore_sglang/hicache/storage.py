@@ -17,7 +17,7 @@ from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
 from kvstore_sglang import plugin
-from kvstore_sglang.engine.engine_facts import EngineFacts
+from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.identity import engine_identity
 from kvstore_sglang.hicache.hash_path import WORDS, HashPath
 from kvstore_sglang.hicache.hash_store import HashStore
@@ -62,7 +62,7 @@ class KvstoreHiCache(HiCacheStorage):
         anchor = getattr(mem_pool_host, "anchor_entry", None)
         pages = HostPages(mem_pool_host if anchor is None else anchor.host_pool)
         config = self._config
-        facts = EngineFacts.of(
+        facts = RankFacts.of(
             import_module("sglang.srt.runtime_context").get_server_args(),
             device_type=str(pages.device).partition(":")[0],
             # All ranks of an MLA model have the same pages, which the first one saves.
