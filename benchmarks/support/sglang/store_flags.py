@@ -13,6 +13,8 @@ LINKER, HICACHE = "KvstoreLinker", "KvstoreHiCache"
 HICACHE_ARGUMENTS: Final = (
     *("--enable-hierarchical-cache", "--hicache-size", "1"),
     *("--hicache-storage-prefetch-policy", "wait_complete"),
+    # The layout and the copies that the stand-ins of tests/sglang have on a CPU.
+    *("--hicache-io-backend", "direct", "--hicache-mem-layout", "page_first_direct"),
 )
 # Its host pool needs a CUDA device unless tests/sglang/stand_ins replace a few functions.
 HICACHE_ENVIRONMENT: Final = {"KVSTORE_TEST_CPU_HICACHE": "1"}

@@ -17,8 +17,8 @@ from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
 from kvstore_sglang import plugin
-from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.identity import engine_identity
+from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.hicache.hash_path import WORDS, HashPath
 from kvstore_sglang.hicache.hash_store import HashStore
 from kvstore_sglang.hicache.host_pages import HostPages
