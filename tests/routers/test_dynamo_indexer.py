@@ -59,7 +59,7 @@ class Prompts:
         return self._known[-1]
 
     def choose(self, count: int) -> list[list[int]]:
-        """Returns at most ``count`` known prompts, some of them followed by tokens that nobody inserted."""
+        """Returns at most ``count`` known prompts, some of them with a page that nobody has."""
         chosen = self._random.sample(self._known, min(count, len(self._known)))
         return [each + (self._pages(1) if n % 3 == 0 else []) for n, each in enumerate(chosen)]
 
