@@ -1,17 +1,19 @@
 """The parts of SGLang's linker on a real store: saves, lookups and loads of a device pool."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from kvstore_client import StoreBudget
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.salts import RequestSalts
-from sglang_rig.pools import PAGE, page_of, wipe
-from sglang_rig.rank import LIMIT, PAGE_BYTES, PAGES, Rank, rank_of, tokens_of
+from sglang_rig.pools import PAGE, device_pool, page_of, plain_pool, wipe
+from sglang_rig.rank import IDENTITY, LIMIT, PAGE_BYTES, PAGES, Rank, rank_of, tokens_of
 
 # One extent of 32 pages.
 pytestmark = pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
@@ -160,3 +162,16 @@ def test_a_reset_drops_what_waits(engine: Rank) -> None:
     held.release()
     engine.save(tokens_of(700, 2), [3, 4])
     assert engine.saved()
+
+
+def test_the_start_of_an_engine_waits_for_its_store(
+    fresh_store: RunningStore, tmp_path: Path
+) -> None:
+    """Its first request finds what is there; an absent store delays no start."""
+    layout = device_pool(plain_pool(1)).layout
+    for folder, there in ((fresh_store.runtime_dir, True), (tmp_path, False)):
+        access = StoreAccess(str(folder), IDENTITY, layout, name="tiny", call_timeout=LIMIT)
+        assert access.wait_attached(LIMIT) is there
+        assert access.tried
+        assert (access.memory.failure is None) is there
+        access.close()

@@ -33,6 +33,8 @@ from kvstore_sglang.transfers.saves import SavedPages, Saves
 
 _logger = logging.getLogger(__name__)
 
+# Seconds that a start waits for a store that hangs. An absent one is known at once.
+ATTACH_SECONDS: Final = 5.0
 # The linkers of this process, which hear of new weights.
 LINKERS: Final = weakref.WeakSet["KvstoreLinker"]()
 
@@ -100,6 +102,8 @@ class KvstoreLinker(UnifiedCacheLinker):
             fault_fraction=settings.fault_load_fraction,
         )
         self._saves = Saves(store, PageCopies(pool, memory), self._page_tokens, counts)
+        # So that the first requests find the store.
+        self._access.wait_attached(ATTACH_SECONDS)
         LINKERS.add(self)
 
     # Methods by tokens, for the wrapper.
