@@ -5,10 +5,12 @@ The linker calls it too, so that a tree on ``PYTHONPATH`` works without an insta
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
+from kvstore_sglang.hicache import prefix_keys
 from kvstore_sglang.versions import VERSIONS
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ WEIGHT_METHODS: Final = (
     "begin_weight_update",
     "end_weight_update",
 )
+# Modules whose engines hear of new weights, if they are loaded.
+TOLD_OF_WEIGHTS: Final = ("kvstore_sglang.linker", "kvstore_sglang.hicache.storage")
 _installed: set[str] = set()
 
 
@@ -75,7 +79,7 @@ def require_installed() -> None:
 
 def _hooks() -> dict[str, Callable[..., Any]]:
     weights = dict.fromkeys((f"{WEIGHTS}.{name}" for name in WEIGHT_METHODS), _note_weights)
-    return {CACHE_LINKED: _link, **weights}
+    return {CACHE_LINKED: _link, prefix_keys.TARGET: prefix_keys.with_last_node, **weights}
 
 
 def _link(original: Callable[..., Any], wrapper: Any, cache: Any, cache_linker: Any) -> None:  # noqa: ANN401  # SGLang's own
@@ -87,6 +91,8 @@ def _link(original: Callable[..., Any], wrapper: Any, cache: Any, cache_linker: 
 
 
 def _note_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as SGLang's
-    """Tells the linkers of this process that weights change, then changes them."""
-    import_module("kvstore_sglang.linker").weights_changed()
+    """Tells the linkers and storages of this process that weights change, then changes them."""
+    for name in TOLD_OF_WEIGHTS:
+        if (module := sys.modules.get(name)) is not None:
+            module.weights_changed()
     return original(*args, **kwargs)

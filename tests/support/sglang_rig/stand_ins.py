@@ -170,6 +170,10 @@ class UnifiedRadixCache:
         """Links the cache."""
         self.linker = UnifiedCacheLinkerWrapper(self, cache_linker)
 
+    def get_prefix_hash_values(self, node_id: int) -> list[str]:
+        """Returns the hashes of the nodes above a node."""
+        return [f"above {node_id}"]
+
     def insert(self, params: InsertParams) -> str:
         """Inserts a sequence, and offers its node."""
         del params

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kvstore_client import NamespaceIdentity, PageLayout
 from kvstore_client.engines.canonical import UnidentifiableModel, canonical_json, framed
@@ -11,7 +11,6 @@ from kvstore_client.engines.setting_values import cut_name
 from kvstore_sglang.engine.config_factors import config_factors
 from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.salts import RequestSalts
-from kvstore_sglang.engine.settings import LinkerSettings
 
 MARK: Final = b"kvstore_sglang model 1"
 # Load formats that read the safetensors files of the model's folder.
@@ -24,8 +23,24 @@ ADVICE: Final = (
 )
 
 
+class IdentitySettings(Protocol):
+    """An operator's settings that are part of the identity; None or empty: SGLang's own."""
+
+    @property
+    def model_digest(self) -> str | None:
+        """The digest in place of the weights'."""
+
+    @property
+    def salt(self) -> str:
+        """The salt; engines of different salts share nothing."""
+
+    @property
+    def display_name(self) -> str:
+        """The namespace's name for people."""
+
+
 def engine_identity(
-    facts: RankFacts, settings: LinkerSettings, layout: PageLayout
+    facts: RankFacts, settings: IdentitySettings, layout: PageLayout
 ) -> NamespaceIdentity:
     """Returns the identity that ranks of engines must have in common to share pages.
 
@@ -52,7 +67,7 @@ def engine_identity(
     )
 
 
-def _weights(facts: RankFacts, settings: LinkerSettings) -> bytes:
+def _weights(facts: RankFacts, settings: IdentitySettings) -> bytes:
     if settings.model_digest is not None:
         return b"stated " + bytes.fromhex(settings.model_digest)
     stated = facts.settings["model.load_format"]

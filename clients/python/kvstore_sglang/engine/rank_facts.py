@@ -39,8 +39,13 @@ class RankFacts:
         if torch.distributed.is_initialized():
             rank = torch.distributed.get_rank(group=group)
             rank_count = torch.distributed.get_world_size(group=group)
-        configs: Any = import_module("sglang.srt.configs.model_config")
         device_type = str(params.token_to_kv_pool_allocator.get_kvcache().device).partition(":")[0]
+        return cls.of(server_args, device_type=device_type, rank=rank, rank_count=rank_count)
+
+    @classmethod
+    def of(cls, server_args: Any, *, device_type: str, rank: int, rank_count: int) -> Self:  # noqa: ANN401  # a ServerArgs
+        """Asks SGLang and torch for all but the rank and the kind of device."""
+        configs: Any = import_module("sglang.srt.configs.model_config")
         model = configs.ModelConfig.from_server_args(server_args)
         return cls(
             rank,

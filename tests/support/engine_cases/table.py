@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rig.case import SHOWN, Case
+from engine_cases.case import SHOWN, Case
 
 HEADINGS = f"{'case':<56} {'connector':<26} {'identical':<9} {'tokens loaded':>13} {'time':>7}"
 

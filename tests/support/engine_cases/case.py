@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rig.answer import Answer
+from engine_cases.answer import Answer
 
 # Of an error that ended a case, in characters.
 SHOWN = 6_000

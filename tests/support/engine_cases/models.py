@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from rig.architectures import build
+from engine_cases.architectures import build
 
 ADAPTER_RANK = 8
 # Large enough that an adapter changes answers.
