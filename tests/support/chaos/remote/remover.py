@@ -22,6 +22,8 @@ PROMPT_BYTES = PAGES * PAGE_BYTES
 ARRIVAL, NEWS = 7.0, 30.0
 # A store does not ask again within two seconds for a page that the engine did not have.
 ASK_AGAIN = 2.2
+# Between two looks for a prompt that was removed.
+LOOK_AGAIN = 0.3
 # Until the engine has a page, if all goes well.
 ON_ITS_WAY = 0.5
 # Seconds of an operator's call: longer than a store waits for the engine to confirm a removal.
@@ -78,7 +80,7 @@ class Remover:
 
     def finish(self, admin: Admin) -> None:
         """Looks for all removed prompts, once all faults are over."""
-        self._within(NEWS, lambda: not admin.stats().remote.pending_removal_count)
+        self._within(NEWS, LOOK_AGAIN, lambda: not admin.stats().remote.pending_removal_count)
         self._settle(admin)
         if self._owed:
             self._report.finding("returned_pages", f"{len(self._owed)} removals are pending")
@@ -117,7 +119,7 @@ class Remover:
     def _arrives(self, tokens: bytes) -> bool:
         """Returns whether the other host finds the prompt, which it gets from the engine alone."""
         self._pause.wait(ON_ITS_WAY)
-        return self._within(ARRIVAL, lambda: self._found(self._there, tokens) > 0)
+        return self._within(ARRIVAL, ASK_AGAIN, lambda: self._found(self._there, tokens) > 0)
 
     def _learns(self, tokens: bytes) -> bool:
         """Returns whether the other host stops to find a removed prompt.
@@ -129,7 +131,7 @@ class Remover:
             self._found(self._there, self._prompt())
             return self._found(self._there, tokens) == 0
 
-        return self._within(NEWS, gone)
+        return self._within(NEWS, LOOK_AGAIN, gone)
 
     def _check(self, namespace: Namespace, tokens: bytes, where: str) -> None:
         self._report.counts["removals_checked"] += 1
@@ -144,12 +146,12 @@ class Remover:
                 raise match.failure
             return match.page_count
 
-    def _within(self, seconds: float, condition: Callable[[], bool]) -> bool:
+    def _within(self, seconds: float, pause: float, condition: Callable[[], bool]) -> bool:
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
                 return False
-            self._pause.wait(ASK_AGAIN)
+            self._pause.wait(pause)
         return True
 
     def _prompt(self) -> bytes:
