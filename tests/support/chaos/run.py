@@ -31,7 +31,7 @@ HOSTS_LAG = 2 * WINDOW
 REMOVERS = 2
 # Seconds between two faults of a server that is one of several: what travels by the engine
 # needs both ends.
-HOSTS_GAP = 6.0
+HOSTS_GAP = 8.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
 CALM_LIMIT, END_LIMIT = 90.0, 60.0
 # Seconds that a run may take longer until everything has happened.

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from chaos.control import Control, Phase
 from chaos.load import PAGE_TOKENS, Load
+from chaos.pages import Pages
 from chaos.report import Report
 from chaos.worker import LAYOUT, LOOK, SLOW_PREFILL, Orders, config_of
 from kvstore_client import Admin, Client, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import StoreError
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 
-PAGES = 6
+# As many as a store reads from the engine at once.
+PAGES = 16
 PAGE_BYTES = PAGE_TOKENS * TOKEN_BYTES
 PROMPT_BYTES = PAGES * PAGE_BYTES
 # Seconds for a page to reach the other host, and for the other host to learn of a removal.
@@ -52,6 +54,7 @@ class Remover:
         self._there = there
         self._report = report
         self._name = orders.name
+        self._pages = {each: Pages(each, orders.name, report) for each in (here, there)}
         self._chosen = random.Random(orders.seed)
         self._pause = Event()
         self._number = 0
@@ -139,11 +142,14 @@ class Remover:
             self._report.finding("returned_pages", f"{found} removed pages {where}")
 
     def _found(self, namespace: Namespace, tokens: bytes) -> int:
-        """Returns the pages of a prompt that a host finds."""
+        """Returns the pages of a prompt that a host finds, after checking their bytes."""
         # One more token, so that the last page may be matched.
-        with namespace.match(tokens + bytes(TOKEN_BYTES)) as match:
+        longer = tokens + bytes(TOKEN_BYTES)
+        with namespace.match(longer) as match:
             if match.failure is not None:
                 raise match.failure
+            keys = list(page_keys(longer, PAGE_TOKENS))
+            self._pages[namespace].check_match(longer, keys, match)
             return match.page_count
 
     def _within(self, seconds: float, pause: float, condition: Callable[[], bool]) -> bool:
