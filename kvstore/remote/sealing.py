@@ -13,7 +13,7 @@ The mask of the writer's checksum is a keyed BLAKE2b (RFC 7693) of the nonce und
 proves that a host of the cluster wrote the value, and the checksum that its memory was whole then.
 
 The checksum lies before the page, so that the cipher can work on the page's own memory.
-Decision 55 has the reasons, and the attacks that they were compared with.
+Decision 56 has the reasons, and the attacks that they were compared with.
 """
 
 import os

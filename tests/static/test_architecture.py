@@ -75,6 +75,7 @@ ALLOWED = {
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service", "kvstore.succession"}
     | REMOTE_FACTS,
+    "kvstore/kv_events": {BACKGROUND, "kvstore.core", "kvstore.runtime_dir", "kvstore.service"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
@@ -92,6 +93,7 @@ ALLOWED = {
     # Parts of the composition root.
     "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.remote_setup", "kvstore.service"},
+    "kvstore/kv_events_setup.py": {"kvstore.config", "kvstore.kv_events", "kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},

@@ -14,6 +14,7 @@ from typing import Final
 from structure import PRODUCT, modules
 
 ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
 
 # A word that no class or file of the product has in its name, and the word to use instead.
 SYNONYMS: Final[Mapping[str, str]] = {
@@ -130,6 +131,13 @@ def similar_files(files: Iterable[Path]) -> list[str]:
 def test_names_use_the_words_of_the_glossary() -> None:
     """No class and no file of the product is named with a synonym of a word of ours."""
     assert synonyms(modules(PRODUCT).values()) == []
+
+
+def test_the_glossary_has_at_most_40_words() -> None:
+    """A reader keeps no more in mind."""
+    words_of_ours = re.findall(r"^\| \*\*(.+?)\*\* \|", GLOSSARY.read_text(), re.MULTILINE)
+    assert 30 < len(words_of_ours) <= 40
+    assert len(set(words_of_ours)) == len(words_of_ours)
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -19,6 +19,9 @@ from support.tails.open_loop import TOKENS, Latencies
 ALONE, BESIDE = "alone", "beside"
 STORE: Final = "store"
 ENGINE_MEMORY: Final = "1gb"
+# The traffic fills the engine in seconds. Its lives differ by depth alone within a bucket of
+# minutes, so volatile-ttl would evict pages before they are read back.
+EVICTION: Final = ("--maxmemory-policy", "allkeys-lru")
 # Tier 1, with room for what the callers insert.
 MEMORY: Final = (1 << 14) * PAGE_BYTES
 CALLER_COUNT, CALLS_PER_SECOND = 4, 400.0
@@ -32,7 +35,7 @@ def measure_beside(folder: Path, log: IO[bytes], *, rounds: int, seconds: float)
     moved: list[Moved] = []
     with ExitStack() as stack:
         engine = stack.enter_context(
-            running_valkey(folder / "engine", log=log, memory=ENGINE_MEMORY)
+            running_valkey(folder / "engine", log=log, memory=ENGINE_MEMORY, settings=EVICTION)
         )
         size = ("--tier1-bytes", str(MEMORY), "--extent-bytes", str(MEMORY // 4))
         store, traffic = stack.enter_context(store_with_traffic(engine, folder, *size))

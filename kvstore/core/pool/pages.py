@@ -3,7 +3,8 @@
 Every function keeps the invariants: the tree, the slots' states and the policy's order
 change together. Each change is recorded as an event. If somebody watches, the event has
 the digest of the path. A digest costs a microsecond for each page whose digest no node
-remembers; from then on nodes remember it, as they do for the disk.
+remembers; from then on nodes remember it, as they do for the disk. If somebody follows
+changes of copies, they are recorded too, by the pages' ids.
 """
 
 from array import array
@@ -17,8 +18,10 @@ from kvstore.core.index.radix import end_of_path, subtree, trim
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.journal.records import NO_PAGE
 from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.copy_changes import has_whole_pages, note_copies_removed, note_node_removed
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
+from kvstore.core.values.change_log import NO_PARENT, CopiesStored
 from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
@@ -67,6 +70,8 @@ def _note_removed(namespace: Namespace, node: Node, cause: Cause) -> None:
     pages = len(node.slots)
     tier = FIRST if node.copy_count == pages else LOWER
     note_pages(namespace, PagesChange.REMOVED, cause, node, pages, pages, tier)
+    if namespace.events.changes is not None:
+        note_node_removed(namespace.events.changes, node)
 
 
 def publish(
@@ -84,15 +89,22 @@ def publish(
     Adds whole pages, or one partial page, none of which is there, as for
     ``RadixIndex.extend``. Supersedes a partial page that the first of them begins with.
     ``hint`` is that of the pages, and ``page_id`` the first one's id: with a journal, they MUST be
-    written there already. Returns the last page's end, how many pages were superseded, and how
-    many had been evicted lately.
+    written there already. Without one they get ids if somebody follows changes. Returns the last
+    page's end, how many pages were superseded, and how many had been evicted lately.
     """
     superseded = supersede(at, tokens[: namespace.index.width])
-    arena = namespace.arena
+    arena, changes, parent_id = namespace.arena, namespace.events.changes, NO_PARENT
+    if changes is not None:
+        page_id = page_id or changes.take_ids(len(slots))
+        # A split moves the page before to another node.
+        parent_id = at.page_id
     arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
     note_pages(namespace, PagesChange.INSERTED, cause, *end, len(slots), arena.tier)
+    if changes is not None and has_whole_pages(tokens, namespace.width):
+        ids = (range(page_id, page_id + len(slots)),)
+        changes.note(CopiesStored(namespace, arena.tier, parent_id, ids, tokens))
     back = 0
     policy, slot_count = namespace.last
     for node, start in _fresh(end, len(slots)):
@@ -412,6 +424,8 @@ def _evict_node(node: Node, pages: int) -> Node:
     assert above is not None  # only the root has none, and it has no pages
     arena = namespace.arena
     note_pages(namespace, REMOVED, EVICTED, node, pages, pages, arena.tier)
+    if namespace.events.changes is not None:
+        note_copies_removed(namespace.events.changes, node, 0, pages, arena.tier)
     policy, slot_count = namespace.last
     policy.leave(node, pages, slot_count)
     arena.recycle(namespace.index.cut_tail(node, pages), CACHED)
@@ -455,3 +469,5 @@ def _note_evicted(namespace: Namespace, leaf: Leaf, keep: int, elsewhere: int) -
         note_pages(namespace, COPIES_REMOVED, EVICTED, node, end, end - keep, tier)
     if pages > elsewhere:
         note_pages(namespace, REMOVED, EVICTED, node, pages, pages - elsewhere, tier)
+    if namespace.events.changes is not None:
+        note_copies_removed(namespace.events.changes, node, keep, leaf.copy_count, tier)

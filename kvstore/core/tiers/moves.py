@@ -16,6 +16,7 @@ from kvstore.core.index.radix import ancestor
 from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.copy_changes import note_copied
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
@@ -126,6 +127,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
         pages = last - first + 1
         node, end = places[last]
         note_pages(namespace, PagesChange.COPIED, Cause.MOVED, node, end, pages, move.tier)
+        if namespace.events.changes is not None:
+            note_copied(namespace.events.changes, node, end, pages, move.tier)
     release(move.anchors)
     for node in dict.fromkeys(node for node, _ in places.values()):
         namespace.index.compact(node)
