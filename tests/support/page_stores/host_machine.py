@@ -171,6 +171,9 @@ class Host:
         for keeper in self.world.store.tier3.keepers:
             keeper.step()
 
+    def finish_writes(self) -> None:
+        """Waits until the shared page store has what was written to it. It has at once."""
+
     def insert(self, path: Path_, contents: list[bytes]) -> bool:
         """Publishes a path, if there are slots."""
         store, reservation_id = self.world.store, next(self.ids)
@@ -251,6 +254,7 @@ class HostMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         """Both hosts have a path that the first one computed."""
         self.write(0, (0, 1, 2), is_kept=True)
+        self.hosts[0].finish_writes()
         self.match(1, (0, 1, 2))
         self.write(1, (0, 1, 0), is_kept=True)
 

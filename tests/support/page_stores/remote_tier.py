@@ -271,6 +271,10 @@ class RemoteHost(Host):
         if self.is_well:
             self.opened.settle()
 
+    def finish_writes(self) -> None:
+        """Waits for the threads that write."""
+        wait_until(lambda: not self.opened.store.use().queued_bytes)
+
     @property
     def is_well(self) -> bool:
         """True if calls of the engine work, and the store knows it."""
