@@ -9,6 +9,8 @@
 #   make bench       every benchmark, quickly
 #   make bench-peers this store beside its peers, each in its own environment
 #   make test-vllm   real vLLM on the store, in its own environment: prints a table of cases
+#   make test-sglang real SGLang on the store, in its own environment: prints a table of cases
+#   make test-routers real routers before and beside our servers, in their own environment
 #   make kernels     the GPU kernels without a GPU, in their own environment with Triton:
 #                    interpreted, and compiled for four GPUs; prints the registers and memory of each
 #   make promtool    Prometheus' checker, from Debian's package, into .tools: some tests use it
@@ -64,7 +66,7 @@ PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-engines test-vllm kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
+.PHONY: venv demo docs test test-fast test-engines test-routers test-vllm test-sglang kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -101,11 +103,21 @@ test-engines: $(STAMP)
 	@KVSTORE_ENGINES=1 $(BIN)/pytest -n 2 --durations=5 \
 	    $(addprefix tests/integration/test_remote_,engines.py groups.py s3.py) $(ARGS)
 
+# The routers are programs in an environment of their own; the tests run in .venv.
+test-routers: $(STAMP)
+	@$(PYTHON) tests/routers/environment.py $(PIP_ARGS)
+	@KVSTORE_ROUTERS=1 $(BIN)/pytest -n 0 --durations=5 tests/routers $(ARGS)
+
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:
 	@$(PYTHON) tests/vllm/environment.py $(PIP_ARGS)
 	@cd tests/vllm && ../../.venv-vllm/bin/python -m pytest -q
 	@.venv-vllm/bin/python tests/vllm/run.py $(ARGS)
+
+# As test-vllm, with SGLang's versions.
+test-sglang:
+	@$(PYTHON) tests/sglang/environment.py $(PIP_ARGS)
+	@.venv-sglang/bin/python tests/sglang/run.py $(ARGS)
 
 # Triton reads the variable at its first import. The run fails if a test is skipped, or if no test
 # was collected.
@@ -187,5 +199,5 @@ gpu-dry-run:
 	@$(PYTHON) benchmarks/gpu_machine/dry_run.py --python $(GPU_PYTHON) $(PIP_ARGS)
 
 clean:
-	@rm -rf $(VENV) $(KERNELS) .tools gpu-bundle .venv-gpu .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) $(KERNELS) .tools gpu-bundle .venv-gpu .venv-peers .venv-routers .venv-sglang .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

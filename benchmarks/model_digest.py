@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvstore_vllm.identity.model_folder import folder_digest
+from kvstore_client.engines.model_folder import folder_digest
 from support.machine import load_average, machine_facts
 
 REAL_FILE_BYTES = 1 << 28

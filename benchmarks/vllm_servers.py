@@ -172,7 +172,7 @@ def _model(name: str, folder: Path) -> Path:
         from inference_worker.model.gemma import gemma_folder  # noqa: PLC0415
 
         return gemma_folder()
-    save = "import sys; from pathlib import Path; from rig.models import save_model; "
+    save = "import rig, sys; from pathlib import Path; from engine_cases.models import save_model; "
     save += "save_model('qwen3', Path(sys.argv[1]))"
     path = folder / "tiny"
     subprocess.run([str(VLLM_PYTHON), "-c", save, str(path)], check=True, cwd=TESTS)  # noqa: S603

@@ -39,6 +39,9 @@ from kvstore.core.pool.arena import Recycled
 from kvstore.core.pool.tenant import TenantKeys, no_key
 from kvstore.holder.carrier import CarrierRefused
 from kvstore.instance_lock import InstanceLock, InstanceRunning, ReplacementLock, is_replaced
+from kvstore.kv_events.endpoints import UnusableEndpoint
+from kvstore.kv_events.sequence_numbers import WrongNumbers
+from kvstore.kv_events_setup import publish_kv_events
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
@@ -117,7 +120,8 @@ STOP_PATIENCE = 15.0
 # Reasons not to start. The message of each is for the operator.
 REFUSALS = (
     *(CarrierRefused, DeviceUnavailable, InstanceRunning, NotReplaced, SlabInUse),
-    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir, UnusableStateFolder),
+    *(UnusableAddress, UnusableEndpoint, UnusableHttpAddress, UnusableRuntimeDir),
+    *(UnusableStateFolder, WrongNumbers),
 )
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -362,6 +366,7 @@ def start(
     for each in tickers.values():
         each.start()
         stack.callback(each.close)
+    publisher = publish_kv_events(config, access.known.tenants, store, clock, stack)
     _collect(clock, stack)
     _keep_carrier(store, clock, stack)
     _check_remote(store, clock, stack)
@@ -406,6 +411,8 @@ def start(
         threads=threads,
     )
     port = None if config.listen is None else listen(server, config.listen, access.tls)
+    if publisher is not None:
+        health.watch("kv_events", publisher)
     if config.metrics_listen is not None:
         listen_for_metrics(config.metrics_listen, store, health, owner, clock, stack)
     # Those of the server before this one. Until then no page is loaded into their namespaces.

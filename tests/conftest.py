@@ -29,14 +29,18 @@ LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 # Tests that are collected only if a variable of the environment is set, by their markers.
-NEED_A_VARIABLE = {"dist": "KVSTORE_DIST", "engines": "KVSTORE_ENGINES"}
+NEED_A_VARIABLE = {
+    "dist": "KVSTORE_DIST",
+    "engines": "KVSTORE_ENGINES",
+    "routers": "KVSTORE_ROUTERS",
+}
 # Folders whose tests are measured for coverage.
 MEASURED = (
     *("tests/unit/core/", "tests/unit/ring/", "tests/unit/service/"),
     "tests/unit/succession/",
 )
 # Folders whose tests start processes, and are dealt out by the file.
-STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
+STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "routers"})
 
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
 OF_BEGINNINGS = frozenset(
@@ -267,10 +271,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
-    Does not collect the tests of a release, unless $KVSTORE_DIST names one, nor those of engines
-    that take long, unless $KVSTORE_ENGINES is set. Measures coverage only in the unit tests of
-    MEASURED: coverage by other tests says little about what was checked, and measuring takes up
-    to twice the time.
+    Does not collect the tests that need a variable of the environment, if that is not set: a
+    release ($KVSTORE_DIST), engines that take long ($KVSTORE_ENGINES), routers
+    ($KVSTORE_ROUTERS). Measures coverage only in the unit tests of MEASURED: coverage by other
+    tests says little about what was checked, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.

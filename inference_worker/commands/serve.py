@@ -78,6 +78,15 @@ def serve(  # noqa: PLR0913 - each is an option
         Path | None,
         typer.Option(help="A file of lines 'name key', mode 0600; default: access for all."),
     ] = None,
+    strict_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--strict-parameters",
+            metavar="",
+            help="Refuse requests with parameters that the server does not know; default: ignore "
+            "them and name them in the answer's header.",
+        ),
+    ] = False,
     grace: Annotated[
         float, typer.Option(help="Seconds that running requests get after SIGTERM.", min=0)
     ] = GRACE_SECONDS,
@@ -116,7 +125,10 @@ def serve(  # noqa: PLR0913 - each is an option
             )
             for number in range(workers)
         ]
-        http = HttpSettings(api_keys=None if api_keys is None else read_api_keys(api_keys))
+        http = HttpSettings(
+            api_keys=None if api_keys is None else read_api_keys(api_keys),
+            strict_parameters=strict_parameters,
+        )
         # Imports starlette and uvicorn, which no other command of the program needs.
         from inference_worker.fleet.server import serve_engines  # noqa: PLC0415
 

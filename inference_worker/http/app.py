@@ -15,10 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_worker.engine.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError, WorkerError
+from inference_worker.http.authentication import user_of
 from inference_worker.http.bodies import ChatBody, CompletionBody
 from inference_worker.http.completions import Completions, check_model
 from inference_worker.http.connection import Drain
+from inference_worker.http.discovery import DISCOVERY_PATHS, Discovery
 from inference_worker.http.documents import ChatDocuments, CompletionDocuments
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import prepare_chat, prepare_completion
 from inference_worker.http.problem import Problem, answer_http, answer_problem, not_ready
@@ -47,24 +50,24 @@ class Routes:
 
     async def chat(self, request: Request) -> Response:
         """Answers ``POST /v1/chat/completions``."""
-        user = self._user_of(request)
+        user = user_of(request, self._keys)
         return await self._completions.answer(request, user, ChatBody, prepare_chat, ChatDocuments)
 
     async def completion(self, request: Request) -> Response:
         """Answers ``POST /v1/completions``."""
-        user = self._user_of(request)
+        user = user_of(request, self._keys)
         return await self._completions.answer(
             request, user, CompletionBody, prepare_completion, CompletionDocuments
         )
 
     async def models(self, request: Request) -> Response:
         """Lists the one model."""
-        self._user_of(request)
+        user_of(request, self._keys)
         return JSONResponse({"object": "list", "data": [self._document()]})
 
     async def model(self, request: Request) -> Response:
         """Describes the model; raises :class:`Problem` for another name."""
-        self._user_of(request)
+        user_of(request, self._keys)
         check_model(request.path_params["model"], self._model)
         return JSONResponse(self._document())
 
@@ -97,27 +100,14 @@ class Routes:
             "max_model_len": self._model.longest,
         }
 
-    def _user_of(self, request: Request) -> str | None:
-        """Returns the user; raises :class:`Problem` if a key is required and missing or wrong."""
-        if self._keys is None:
-            return None
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        user = self._keys.user_of(key.strip()) if scheme.lower() == "bearer" else None
-        if user is None:
-            raise Problem(
-                401,
-                "Incorrect API key provided; it goes into the header 'Authorization: Bearer KEY'.",
-                kind="authentication_error",
-                code="invalid_api_key",
-            )
-        return user
-
 
 # As in nginx: the client closed the connection before its answer.
 GONE_STATUS: Final = 499
 # The status of unexpected errors, which are answered outside this layer.
 FAILED_STATUS: Final = 500
-ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"})
+ROUTES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", *DISCOVERY_PATHS}
+)
 ROUTES_BELOW: Final = "/v1/models/"
 
 
@@ -173,8 +163,8 @@ def build_app(
     """
     settings = settings or HttpSettings()
     counters = HttpCounters(registry or CollectorRegistry())
-    drain = Drain()
-    completions = Completions(engine, model, settings, counters, drain)
+    drain, load = Drain(), ServerLoad()
+    completions = Completions(engine, model, settings, counters, drain, load)
     routes = Routes(engine, model, settings, counters, drain, completions)
 
     @asynccontextmanager
@@ -191,6 +181,7 @@ def build_app(
             Route("/v1/models/{model:path}", routes.model),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
+            *Discovery(engine, model, load, settings.api_keys).routes(),
         ],
         middleware=[Middleware(RequestCounter, requests=counters.requests)],
         exception_handlers={

@@ -1,12 +1,21 @@
 """The bodies of requests as OpenAI defines them, and the errors for invalid ones."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from inference_worker.chat.format import Message
+from inference_worker.http.parameters import (
+    NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_COMPLETION,
+    OFF,
+    is_neutral,
+    unknown,
+    unknown_names,
+    unsupported,
+)
 from inference_worker.http.problem import Problem
 
 # Together with the longest user name this is below a store's bound on salts.
@@ -14,11 +23,12 @@ MAX_SALT_BYTES: Final = 128
 MAX_STOPS: Final = 4
 MAX_STOP_LENGTH: Final = 1024
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-# A name for False, which ruff refuses as a positional argument.
-OFF: Final = False
 # Fields of OpenAI's answers, which clients send back: accepted if they are empty.
 EMPTY_IN_MESSAGE: Final = frozenset(
-    {"annotations", "audio", "function_call", "name", "refusal", "tool_calls"}
+    {
+        *("annotations", "audio", "function_call", "name", "reasoning", "reasoning_content"),
+        *("refusal", "tool_calls"),
+    }
 )
 
 Prompt: TypeAlias = str | list[int]
@@ -28,8 +38,7 @@ def only(*values: object) -> AfterValidator:
     """Accepts only values of a field that change nothing: these values, or null."""
 
     def check(value: object) -> object:
-        # True does not equal 1 here.
-        if value is None or any(type(value) is type(v) and value == v for v in values):
+        if is_neutral(value, values):
             return value
         raise PydanticCustomError("unsupported_parameter", "it is not supported by this server")
 
@@ -143,21 +152,24 @@ Ignored = Annotated[Any, Field(default=None)]
 class StreamOptions(BaseModel):
     """The options of a stream."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True)
 
     include_usage: bool | None = None
     # OpenAI's padding against measuring the sizes of packets.
     include_obfuscation: Annotated[bool | None, only(OFF)] = None
+    # Of vLLM and SGLang: the usage so far in each chunk.
+    continuous_usage_stats: Annotated[bool | None, only(OFF)] = None
 
 
 class GenerationBody(BaseModel):
     """The fields that chats and completions share.
 
-    Unsupported fields that would change the answer are refused if they are set. Unknown fields are
-    refused as by OpenAI.
+    Unsupported fields that would change the answer are refused if they are set. ``NEUTRAL`` has
+    the values of other servers' fields that change nothing.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True)
+    NEUTRAL: ClassVar[Mapping[str, tuple[object, ...]]]
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -181,9 +193,21 @@ class GenerationBody(BaseModel):
     user: Ignored
     metadata: Ignored
 
+    def unknown_parameters(self) -> list[str]:
+        """Returns the names of fields that nobody knows, which are ignored.
+
+        Raises :class:`Problem` for a field of another server that would change the answer.
+        """
+        names = unknown_names(self.model_extra or {}, self.NEUTRAL)
+        options = self.stream_options
+        within = (options and options.model_extra) or {}
+        return [*names, *(f"stream_options.{each}" for each in within)]
+
 
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``."""
+
+    NEUTRAL = NEUTRAL_IN_COMPLETION
 
     prompt: Prompts
     best_of: Annotated[Any, only(1)] = None
@@ -194,6 +218,8 @@ class CompletionBody(GenerationBody):
 
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
+
+    NEUTRAL = NEUTRAL_IN_CHAT
 
     messages: Messages
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -223,24 +249,34 @@ class ChatBody(GenerationBody):
 Body = TypeVar("Body", bound=GenerationBody)
 
 
-def parse_body(kind: type[Body], content: bytes) -> Body:
-    """Parses a body; raises :class:`Problem` that names the first invalid field."""
+def parse_body(kind: type[Body], content: bytes, *, strict: bool = False) -> Body:
+    """Parses a body; raises :class:`Problem` that names the first invalid field.
+
+    A field that nobody knows is ignored, and refused if ``strict``.
+    """
     try:
-        return kind.model_validate_json(content)
+        body = kind.model_validate_json(content)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise _problem_of(error) from None
+    names = body.unknown_parameters()
+    if strict and names:
+        raise unknown(names[0])
+    return body
+
+
+def _problem_of(error: ValidationError) -> Problem:
+    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
     field = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found["loc"])
     field = field.removeprefix(".") or "body"
     match found["type"]:
         case "json_invalid":
-            raise Problem(400, f"the body is not valid JSON: {found['msg']}", code="invalid_json")
+            message = f"the body is not valid JSON: {found['msg']}"
+            return Problem(400, message, code="invalid_json")
         case "missing":
             code, message = "missing_required_parameter", f"Missing required parameter: '{field}'."
-        case "extra_forbidden":
-            code, message = "unknown_parameter", f"Unknown parameter: '{field}'."
-        case "unsupported_parameter" as code:
-            message = f"Unsupported value for '{field}': {found['msg']}."
+        case "unsupported_parameter":
+            return unsupported(field, found["msg"])
         case kind_of_error:
             code = "invalid_type" if kind_of_error.endswith("_type") else "invalid_value"
             message = f"Invalid value for '{field}': {found['msg']}."
-    raise Problem(400, message, param=field, code=code)
+    return Problem(400, message, param=field, code=code)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from inference_worker.engine.async_engine import AsyncEngine
 from inference_worker.engine.request import FinishReason, Request, ReusedTokens
 from inference_worker.errors import EngineGoneError
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import Prepared
 from inference_worker.http.problem import is_refusal
@@ -138,8 +139,11 @@ class ChoiceDelta(NamedTuple):
 class Choices:
     """The answers to one request, computed concurrently. One event loop uses it."""
 
-    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters) -> None:
-        """Starts nothing."""
+    def __init__(
+        self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters, load: ServerLoad
+    ) -> None:
+        """Starts nothing; counts in ``load`` while the answers run."""
+        self._load = load
         self._prompt_count = prepared.prompt_count
         pairs = zip(prepared.requests, prepared.contexts, strict=True)
         self.choices = [
@@ -149,6 +153,12 @@ class Choices:
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[ChoiceDelta, None]:
         """Yields all texts as they come; closing it aborts all. Raises the first error."""
+        with self._load.running(self.choices):
+            async with aclosing(self._merged(engine)) as found:
+                async for each in found:
+                    yield each
+
+    async def _merged(self, engine: AsyncEngine) -> AsyncGenerator[ChoiceDelta, None]:
         came: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue(len(self.choices))
         tasks = [
             asyncio.create_task(_follow(index, choice, engine, came))

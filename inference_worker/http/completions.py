@@ -16,7 +16,9 @@ from inference_worker.http.bodies import GenerationBody, parse_body
 from inference_worker.http.choices import ChoiceDelta, Choices, whole
 from inference_worker.http.connection import Drain, EventStream, read_body, while_there
 from inference_worker.http.documents import Documents
+from inference_worker.http.load import ServerLoad
 from inference_worker.http.metrics import HttpCounters
+from inference_worker.http.parameters import ignored_headers
 from inference_worker.http.prepared import Prepared
 from inference_worker.http.problem import Problem, not_ready
 from inference_worker.http.settings import HttpSettings, ServedModel
@@ -39,13 +41,15 @@ class Completions:
         settings: HttpSettings,
         counters: HttpCounters,
         drain: Drain,
+        load: ServerLoad,
     ) -> None:
-        """Serves one model."""
+        """Serves one model; counts in ``load`` while a request runs."""
         self._engine = engine
         self._model = model
         self._settings = settings
         self._counters = counters
         self._drain = drain
+        self._load = load
         # One thread, because a tokenizer must not encode two texts at once.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
@@ -65,7 +69,7 @@ class Completions:
         with self._drain.running():
 
             def understand() -> tuple[Body, Prepared]:
-                body = parse_body(kind, content)
+                body = parse_body(kind, content, strict=settings.strict_parameters)
                 check_model(body.model, self._model)
                 salt = salt_of(user, body.cache_salt or "")
                 return body, prepare(body, self._model, salt, settings.max_choices)
@@ -78,13 +82,16 @@ class Completions:
                 body, prepared = await reading
             if tracing.ON:
                 prepared = traced(prepared, request.headers.get(tracing.TRACEPARENT, ""))
-            choices = Choices(prepared, self._model.tokenizer, self._counters)
+            ignored = body.unknown_parameters()
+            self._counters.ignored.count(ignored)
+            headers = ignored_headers(ignored)
+            choices = Choices(prepared, self._model.tokenizer, self._counters, self._load)
             documents = written_as(self._model)
             deltas = choices.deltas(self._engine)
             if not body.stream:
                 found = await while_there(request.receive, self._drain, _all(deltas))
                 written = whole(found, len(choices.choices))
-                return JSONResponse(documents.whole(written, choices.usage()))
+                return JSONResponse(documents.whole(written, choices.usage()), headers=headers)
             # An error before the first token is still answered with its own status.
             try:
                 first = await while_there(request.receive, self._drain, _next(deltas))
@@ -94,7 +101,7 @@ class Completions:
             options = body.stream_options
             with_usage = options is not None and bool(options.include_usage)
             chunks = _chunks(first, deltas, choices, documents, with_usage=with_usage)
-            return EventStream(chunks, self._drain)
+            return EventStream(chunks, self._drain, headers)
 
     def close(self) -> None:
         """Ends its thread."""

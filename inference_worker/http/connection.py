@@ -120,13 +120,18 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, documents: AsyncGenerator[Mapping[str, Any], None], drain: Drain) -> None:
-        """Sends ``documents``, and closes them at the end."""
+    def __init__(
+        self,
+        documents: AsyncGenerator[Mapping[str, Any], None],
+        drain: Drain,
+        headers: Mapping[str, str],
+    ) -> None:
+        """Sends ``documents`` after ``headers``, and closes them at the end."""
         self.status_code = 200
         self.background = None
         self._documents = documents
         self._drain = drain
-        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends all documents; closes them at once if the client disconnects."""

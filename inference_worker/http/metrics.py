@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from inference_worker.engine.async_engine import EngineStats
+from inference_worker.http.parameters import IgnoredCounter
 
 PREFIX: Final = "kvstore_worker"
 FIRST_TOKEN_SECONDS: Final = (
@@ -59,6 +60,15 @@ class HttpCounters:
             namespace=PREFIX,
             registry=registry,
             buckets=TOKEN_SECONDS,
+        )
+        self.ignored = IgnoredCounter(
+            Counter(
+                "ignored_parameters",
+                "Requests with a parameter that nobody knows, which was ignored, by its name.",
+                ["parameter"],
+                namespace=PREFIX,
+                registry=registry,
+            )
         )
         self.engine = EngineCollector()
         registry.register(self.engine)

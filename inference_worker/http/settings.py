@@ -18,13 +18,15 @@ class HttpSettings:
 
     A body of more than ``max_body_bytes`` is refused before it is read completely, and so is one
     that takes longer than ``body_seconds``. One request has at most ``max_choices`` answers: its
-    prompts times ``n``.
+    prompts times ``n``. Parameters that nobody knows are refused if ``strict_parameters``, and
+    ignored otherwise.
     """
 
     api_keys: ApiKeys | None = None
     max_body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     max_choices: int = 16
+    strict_parameters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

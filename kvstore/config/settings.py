@@ -39,6 +39,11 @@ MOST_URL = 2048
 # Addresses with a path of this host, which may have any character.
 LOCAL_SCHEMES = ("file", "valkey+unix")
 PRODUCER = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
+# A tenant's name as in tenants_file, and an address of its KV events.
+EVENTS_ADDRESS = re.compile(
+    r"(?:(?P<tenant>[A-Za-z0-9][A-Za-z0-9._-]{0,63})=)?"
+    r"(?P<address>ipc:///[^\s,]+|tcp://(?:[A-Za-z0-9.*-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5}))"
+)
 
 
 def _read_size(value: object, read: ValidatorFunctionWrapHandler) -> object:
@@ -95,6 +100,18 @@ def _remote_url(value: str) -> str:
     return value
 
 
+def _events_addresses(value: str) -> str:
+    for each in value.split(","):
+        found = EVENTS_ADDRESS.fullmatch(each)
+        # The port after it is the replay's.
+        if found is None or int(found["port"] or 0) >= MOST_PORT:
+            raise ValueError(
+                "has to be tcp://HOST:PORT or ipc:///PATH, or several as TENANT=ADDRESS with "
+                f"commas between, and is {value!r}"
+            )
+    return value
+
+
 def _producer(value: str) -> str:
     if not PRODUCER.fullmatch(value):
         raise ValueError(f"has 1 to 128 printable characters without spaces, and is {value!r}")
@@ -146,6 +163,16 @@ Producer = Annotated[
     AfterValidator(_producer),
     Values("", "1 to 128 printable characters without spaces", "NAME"),
 ]
+EventsAddresses = Annotated[
+    str,
+    AfterValidator(_events_addresses),
+    Values("address", "tcp://HOST:PORT or ipc:///PATH, or TENANT=ADDRESS,...", "ADDRESS"),
+]
+Topic = Annotated[
+    str,
+    Field(max_length=256),
+    Values("", "up to 256 characters", "TOPIC"),
+]
 Replicas = Annotated[int, Field(ge=0, le=16), Values("replicas", "from 0 to 16", "COUNT")]
 FilePath = Annotated[Path, Values("path", "a file", "PATH")]
 FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
@@ -160,6 +187,8 @@ REMOTE_EXTRAS = (
     *("remote_insecure", "remote_trust_uids", "remote_producer", "remote_replicas"),
     "remote_state_dir",
 )
+# Settings that mean nothing without kv_events.
+EVENTS_EXTRAS = ("kv_events_bind", "kv_events_insecure", "kv_events_topic")
 # Default number of extents in the first tier. The first prompt of a worker fits at once, and
 # several tenants or models still find room.
 EXTENTS_IN_A_TIER = 4
@@ -678,13 +707,17 @@ class Config(BaseSettings):
             return self.remote_state_dir
         if self.tier3_path is not None:
             return self.tier3_path.with_name(f"{self.tier3_path.name}.remote")
+        return self.state_folder("remote")
+
+    def state_folder(self, name: str) -> Path:
+        """Returns this server's folder for state that outlives restarts, of one kind."""
         if of_the_unit := os.environ.get("STATE_DIRECTORY"):
-            return Path(of_the_unit.partition(":")[0]) / "remote"
+            return Path(of_the_unit.partition(":")[0]) / name
         home = os.environ.get("XDG_STATE_HOME")
         base = Path(home) if home else Path.home() / ".local" / "state"
         # Servers of one user have other runtime folders.
         place = blake2b(os.fsencode(self.runtime_dir.absolute()), digest_size=8).hexdigest()
-        return base / "kvstore" / f"remote-{place}"
+        return base / "kvstore" / f"{name}-{place}"
 
     @model_validator(mode="after")
     def _require_whole_remote(self) -> Self:
@@ -942,6 +975,83 @@ class Config(BaseSettings):
             raise ValueError(
                 f"listen {self.listen} needs --tenants-file: over TCP a caller is known by a "
                 "token or a certificate that stands there, and by nothing else"
+            )
+        return self
+
+    # KV events, for routers.
+
+    kv_events: Annotated[
+        bool,
+        Symptoms(log="kv_events_published kv_events_snapshot kv_events_failed"),
+    ] = False
+    """Publishes which blocks the store has, as vLLM does, for routers such as NVIDIA Dynamo.
+
+    Each tenant has an endpoint of its own. Its events have the tokens of the tenant's prompts.
+    docs/how-to-kv-events.md has the steps. Wrong when a router finds no blocks: the log's
+    `kv_events_published` has the addresses. Start with: false, and true if a router listens.
+    """
+
+    kv_events_bind: Annotated[
+        EventsAddresses | None, Symptoms(log="kv_events_published kv_events_unusable")
+    ] = None
+    """The address of the events: `tcp://HOST:PORT`, or `ipc:///PATH` of a socket of this host.
+
+    An address alone is that of the tenant of the server's own user. `TENANT=ADDRESS,...` gives
+    other tenants theirs. Consumers ask for replays at the next port, or at the path with
+    `.replay` behind it. Port 0 is any for both; the log says which. TCP needs
+    `kv_events_insecure`. Absent: sockets in the folder `kv-events` of `runtime_dir`, mode
+    0700, named after tenants. Start with: none, and TCP if the router is on another host.
+    """
+
+    kv_events_insecure: Annotated[bool, Symptoms(log="kv_events_insecure")] = False
+    """Allows KV events over TCP in clear, on loopback too: whoever connects reads the prompts.
+
+    ZeroMQ asks nobody who he is. Events have token ids, which anybody can turn into text. Say yes
+    inside a network that only routers reach. Start with: false.
+    """
+
+    kv_events_format: Annotated[Literal["map", "array"], Symptoms(log="kv_events_published")] = (
+        "map"
+    )
+    """The form of an event: a map, as of vLLM 0.24, or an array, as before.
+
+    With `array`, replays have no topic either, as Dynamo 1.x and SGLang have it. Wrong when a
+    router subscribes and finds no blocks, or does not understand a replay. Start with: map, and
+    array for a router that is older.
+    """
+
+    kv_events_topic: Annotated[Topic, Symptoms(log="kv_events_published")] = ""
+    """The topic of the events: the first frame of each message, which consumers may filter by.
+
+    llm-d wants `kv@POD@MODEL`. Wrong when a router subscribes to another topic: it gets no
+    message. Start with: none, as vLLM has it.
+    """
+
+    @property
+    def kv_events_addresses(self) -> dict[str, str]:
+        """The addresses of ``kv_events_bind`` by tenant; "" is that of the server's own user."""
+        given = (self.kv_events_bind or "").split(",") if self.kv_events_bind else []
+        found = [EVENTS_ADDRESS.fullmatch(each) for each in given]
+        return {each["tenant"] or "": each["address"] for each in found if each is not None}
+
+    @model_validator(mode="after")
+    def _require_guarded_events(self) -> Self:
+        if not self.kv_events:
+            given = [name for name in EVENTS_EXTRAS if getattr(self, name)]
+            if given:
+                raise ValueError(
+                    f"{', '.join(given)} without kv_events: say --kv-events, or leave them out"
+                )
+            return self
+        bound = (self.kv_events_bind or "").split(",") if self.kv_events_bind else []
+        if len(self.kv_events_addresses) < len(bound):
+            raise ValueError("kv_events_bind has two addresses of one tenant")
+        over_tcp = [each for each in bound if "tcp://" in each]
+        if over_tcp and not self.kv_events_insecure:
+            raise ValueError(
+                f"kv_events_bind {over_tcp[0]}: whoever connects would read the tokens of all "
+                "prompts. Leave it out, for a socket that only this user reaches; or say "
+                "--kv-events-insecure inside a network that only routers reach"
             )
         return self
 

@@ -5,7 +5,7 @@ done outside of the mutex: allocating memory, reading pages, logging, and waking
 """
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +36,7 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
 from kvstore.service.administration import PAUSE, Administration, Listing, NamedPinKeeper
+from kvstore.service.block_feed import BlockFeed, KvEventUse
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import EventWatches
@@ -120,6 +121,8 @@ class KVStore:
         )
         self.listing = Listing(cache, self._mutex, clock)
         self.events = EventWatches(cache, self._mutex, leases.require_open)
+        # Returns the counts of the KV events of each tenant that has some.
+        self.kv_event_uses: Callable[[], list[KvEventUse]] = list
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.state.quotas, clock)
@@ -166,6 +169,7 @@ class KVStore:
         self.match = matching.match
         self.acquire = matching.acquire
         self.prefetch = matching.prefetch
+        self.remove_condemned = matching.remove_condemned
         # Administration.
         self.responds = admin.responds
         self.stats = admin.stats
@@ -189,6 +193,10 @@ class KVStore:
             self._cache.change_rates(quotas)
             changed = self._cache.state.quotas
         self.traffic.change_rates(changed)
+
+    def follow_blocks(self) -> BlockFeed:
+        """Returns the changes of all blocks from now on. At most once, before it serves."""
+        return BlockFeed(self._cache, self._mutex)
 
     def change_verify_rate(self, rate: float) -> None:
         """Sets the share of answered pages that are read first, from 0 to 1."""

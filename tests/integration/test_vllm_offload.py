@@ -17,9 +17,9 @@ from kvstore_client import (
     connect_admin,
 )
 from kvstore_client.calls.lease_calls import LeaseCalls
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages
 from kvstore_vllm.offload.publication import Publication

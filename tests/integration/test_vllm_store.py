@@ -8,9 +8,9 @@ import pytest
 
 from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.calls.lease_calls import LeaseCalls
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import AcquirePages, InsertPages, ReleasePages
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers

@@ -13,6 +13,7 @@ from structure import PRODUCT, TESTS, circles, imports, modules, within
 
 ROOT = Path(__file__).parents[2]
 CLIENT = "clients/python/kvstore_client"
+SGLANG = "clients/python/kvstore_sglang"
 TRANSFORMERS = "clients/python/kvstore_transformers"
 VLLM = "clients/python/kvstore_vllm"
 
@@ -28,9 +29,11 @@ GOVERNED = (
     "kvstore",
     "kvstore_client",
     "kvstore_ctl",
+    "kvstore_sglang",
     "kvstore_transformers",
     "kvstore_vllm",
     "opentelemetry",
+    "sglang",
     "torch",
     "transformers",
     "vllm",
@@ -75,6 +78,7 @@ ALLOWED = {
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service", "kvstore.succession"}
     | REMOTE_FACTS,
+    "kvstore/kv_events": {BACKGROUND, "kvstore.core", "kvstore.runtime_dir", "kvstore.service"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
@@ -92,6 +96,7 @@ ALLOWED = {
     # Parts of the composition root.
     "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.remote_setup", "kvstore.service"},
+    "kvstore/kv_events_setup.py": {"kvstore.config", "kvstore.kv_events", "kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
@@ -112,6 +117,8 @@ ALLOWED = {
     # The command line of operators, over the client.
     CTL: WIRE | {VERSION, "kvstore_client"},
     TRANSFORMERS: {"kvstore_client", "torch", "transformers"},
+    # SGLang loads it: the store's words on one side, SGLang's on the other.
+    SGLANG: {"kvstore_client", "sglang", "torch"},
     # What vLLM loads: the store's words on one side, vLLM's on the other.
     VLLM: {"kvstore_client", "torch", "vllm"},
     # The scheduler decides without torch, a store or a clock.

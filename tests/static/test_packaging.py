@@ -24,6 +24,7 @@ PACKAGES = {
     "kvstore": ROOT / "kvstore",
     "kvstore_client": ROOT / "clients" / "python" / "kvstore_client",
     "kvstore_ctl": ROOT / "clients" / "python" / "kvstore_ctl",
+    "kvstore_sglang": ROOT / "clients" / "python" / "kvstore_sglang",
     "kvstore_transformers": ROOT / "clients" / "python" / "kvstore_transformers",
     "kvstore_vllm": ROOT / "clients" / "python" / "kvstore_vllm",
     "inference_worker": ROOT / "inference_worker",
@@ -135,6 +136,21 @@ def test_the_wheel_declares_the_scripts_and_the_licence(wheel: zipfile.ZipFile) 
     parser.read_string(wheel.read(f"{info}/entry_points.txt").decode())
     assert dict(parser["console_scripts"]) == PROJECT["scripts"]
     assert b"Apache License" in wheel.read(f"{info}/licenses/LICENSE")
+
+
+def test_the_plugin_of_sglang_is_a_function(wheel: zipfile.ZipFile) -> None:
+    """SGLang finds the plugin in the wheel's metadata, and calls what it names."""
+    parser = ConfigParser()
+    info = f"kvstore-{kvstore.__version__}.dist-info"
+    parser.read_string(wheel.read(f"{info}/entry_points.txt").decode())
+    plugins = PROJECT["entry-points"]["sglang.srt.plugins"]
+    assert dict(parser["sglang.srt.plugins"]) == plugins
+    [target] = plugins.values()
+    code = (
+        "from importlib.metadata import EntryPoint; "
+        f"print(callable(EntryPoint('kvstore', {target!r}, 'sglang.srt.plugins').load()))"
+    )
+    assert run_python("-c", code).strip() == "True"
 
 
 @pytest.mark.parametrize("script", PROJECT["scripts"])

@@ -1,4 +1,4 @@
-"""The packages of the environments of peers and of vLLM are pinned."""
+"""The packages of the environments of peers, vLLM and SGLang are pinned."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / "tests" / "vllm" / "vllm_requirements.txt"
-REQUIREMENTS = [*sorted((ROOT / "benchmarks" / "peers").glob("*_requirements.txt")), VLLM]
-# Of these vLLM takes older ones than the project has.
-OLDER_FOR_VLLM = frozenset({"setuptools", "transformers"})
+SGLANG = ROOT / "tests" / "sglang" / "sglang_requirements.txt"
+PEERS = sorted((ROOT / "benchmarks" / "peers").glob("*_requirements.txt"))
+REQUIREMENTS = [*PEERS, VLLM, SGLANG]
+# The engines take older ones of these than the project has.
+OLDER = frozenset({"openai", "setuptools", "transformers"})
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -35,9 +37,16 @@ def test_lmcache_is_the_version_that_figures_name() -> None:
     assert f'VERSION = "{version}"' in source
 
 
-def test_vllm_s_environment_has_our_versions() -> None:
-    """A package in both vLLM's environment and ours has the same version."""
-    ours, vllm = pins(ROOT / "constraints.txt"), pins(VLLM)
-    shared = (ours.keys() & vllm.keys()) - OLDER_FOR_VLLM
+@pytest.mark.parametrize("path", [VLLM, SGLANG], ids=lambda path: path.stem)
+def test_an_engine_s_environment_has_our_versions(path: Path) -> None:
+    """A package in both an engine's environment and ours has the same version."""
+    ours, engine = pins(ROOT / "constraints.txt"), pins(path)
+    shared = (ours.keys() & engine.keys()) - OLDER
     assert {"grpcio", "protobuf", "torch"} <= shared
-    assert {name: vllm[name] for name in shared} == {name: ours[name] for name in shared}
+    assert {name: engine[name] for name in shared} == {name: ours[name] for name in shared}
+
+
+def test_every_environment_has_one_sglang() -> None:
+    """The linker is tested with the version whose prefix caches are measured."""
+    measured = ROOT / "benchmarks" / "peers" / "sglang_requirements.txt"
+    assert pins(SGLANG)["sglang"] == pins(measured)["sglang"]

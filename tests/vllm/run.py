@@ -32,11 +32,12 @@ from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
 from cases.weights import weights
 from rig.engine import prepare
-from rig.models import save_adapter, save_model
 from rig.options import CONNECTORS, OFFLOADING, EngineOptions
-from rig.store import store
-from rig.table import Table
 from rig.world import World, world
+
+from engine_cases.models import save_adapter, save_model
+from engine_cases.store import store
+from engine_cases.table import Table
 
 CACHE = Path(sys.prefix) / "cache"
 # Groups of cases of one dense model.

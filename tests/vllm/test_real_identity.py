@@ -22,8 +22,8 @@ from vllm.config import (
 )
 from vllm.engine.arg_utils import EngineArgs
 
+from kvstore_client.engines.canonical import UnidentifiableModel
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
-from kvstore_vllm.identity.canonical import UnidentifiableModel
 from kvstore_vllm.identity.config_factors import (
     FIELDS_LEFT_OUT,
     LORA_FIELDS,

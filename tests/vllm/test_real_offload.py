@@ -44,11 +44,12 @@ from kvstore_client import (
     PageLayout,
 )
 from kvstore_client.admin import connect_admin
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.memory.cuda import cuda_driver
 from kvstore_client.memory.cuda.host_registration import host_registrar
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
+from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.offload.held_copies import HeldCopies

@@ -17,9 +17,9 @@ from vllm.v1.core.kv_cache_utils import (
 )
 from vllm.v1.request import Request
 
+from kvstore_client.engines.counters import ATTACHED, GAUGES, METRICS
 from kvstore_vllm.connector import KvstoreConnector
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
-from kvstore_vllm.counters import ATTACHED, GAUGES, METRICS
 from kvstore_vllm.offload.offload_connector import KvstoreOffloadingConnector
 from kvstore_vllm.stored_events import MEDIUM, StoredEvents
 

@@ -132,6 +132,14 @@ class HeldPages(ABC):
         """
         return not any(hold.recycled() for hold in self.holds)
 
+    @property
+    def session_ended(self) -> bool:
+        """True once the session that gave the pages ended. They stay as they are until released.
+
+        The client attaches to a store again only after all pages of the old session are released.
+        """
+        return any(hold.open and hold.session.ended is not None for hold in self.holds)
+
     def require_current(self, *, wait: bool = True) -> None:
         """Waits for the device once, then raises ``PageRecycled`` unless :attr:`current`.
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 TOKEN_BYTES = 4
+# One extra token of any value, for a match of whole pages: a match leaves the last token out.
+ONE_MORE = bytes(TOKEN_BYTES)
 # The tags of the field ``sequence`` of a match or an acquire, and of its field ``tokens``.
 SEQUENCE_TAG, TOKENS_TAG = b"\x1a", b"\x0a"
 # The bit of a varint's byte that says that more bytes follow.

@@ -6,7 +6,7 @@ Importing this package loads neither vLLM nor torch; asking it for a connector d
 from importlib import import_module
 from typing import Any
 
-from kvstore_vllm.versions import require_supported
+from kvstore_vllm.versions import VERSIONS
 
 # The classes that vLLM's configuration names, and their modules.
 CLASSES = {
@@ -24,5 +24,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of
     if name not in CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Before vLLM's parts are imported, which are elsewhere in other versions.
-    require_supported(import_module("vllm.version").__version__)
+    VERSIONS.require(import_module("vllm.version").__version__)
     return getattr(import_module(CLASSES[name]), name)

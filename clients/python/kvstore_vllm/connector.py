@@ -16,18 +16,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
+from kvstore_client.engines.log import log_with
 from kvstore_client.match import DISK_TIER, REMOTE_TIER
 from kvstore_vllm.blocks.swap_blocks import swap_blocks
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
-from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.scheduler.scheduler_role import SchedulerRole
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 from kvstore_vllm.stored_events import StoredEvents
-from kvstore_vllm.versions import require_supported
+from kvstore_vllm.versions import VERSIONS
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-require_supported(vllm_version)
+VERSIONS.require(vllm_version)
 
 
 @dataclass
@@ -78,7 +78,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        log_with(logging.getLogger("vllm"))
+        log_with(logging.getLogger("vllm"), "kvstore_vllm")
         settings = _settings(vllm_config)
         facts = EngineFacts(vllm_config, kv_cache_config)
         self._events = StoredEvents(vllm_config)

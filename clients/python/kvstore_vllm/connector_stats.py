@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 
-from kvstore_vllm.counters import (
+from kvstore_client.engines.counters import (
     ATTACHED,
     COUNTED,
     GAUGES,
@@ -19,6 +19,7 @@ from kvstore_vllm.counters import (
     METRICS,
     in_words,
     summed,
+    take_counts,
 )
 
 
@@ -30,11 +31,7 @@ class ConnectorStats(KVConnectorStats):
         """Returns the counts and resets them; None if nothing was counted."""
         if not counts:
             return None
-        data = dict(counts)
-        counts.subtract(data)
-        for key in [key for key, value in counts.items() if not value]:
-            del counts[key]
-        return cls(data=data)
+        return cls(data=take_counts(counts))
 
     def reset(self) -> None:
         """Forgets all counts."""

@@ -15,7 +15,9 @@ class IdRun(NamedTuple):
 
 
 class PageIds:
-    """The ids of all pages of a node, as runs. Without a journal no node has any.
+    """The ids of all pages of a node, as runs.
+
+    Without a journal, and if nobody follows changes, no node has any.
 
     ``starts`` and ``bases`` have an entry for each run; the first starts at zero.
     """
@@ -38,6 +40,18 @@ class PageIds:
         starts = self.starts
         run = -1 if page >= starts[-1] else bisect_right(starts, page) - 1
         return self.bases[run] + page - starts[run]
+
+    def between(self, first: int, last: int) -> tuple[range, ...]:
+        """Returns the ids of the pages from ``first`` until ``last``, at least one."""
+        starts, bases = self.starts, self.bases
+        if len(starts) == 1:
+            return (range(bases[0] + first, bases[0] + last),)
+        ends = (*starts[1:], last)
+        return tuple(
+            range(base + max(first - start, 0), base + min(end, last) - start)
+            for start, end, base in zip(starts, ends, bases, strict=True)
+            if first < end and start < last
+        )
 
     def append(self, start: int, base: int) -> None:
         """Adds the ids of the pages from ``start`` on, which begin at ``base``."""

@@ -3,7 +3,8 @@
 Every function keeps the invariants: the tree, the slots' states and the policy's order
 change together. Each change is recorded as an event. If somebody watches, the event has
 the digest of the path. A digest costs a microsecond for each page whose digest no node
-remembers; from then on nodes remember it, as they do for the disk.
+remembers; from then on nodes remember it, as they do for the disk. If somebody follows
+changes of copies, they are recorded too, by the pages' ids.
 """
 
 from array import array
@@ -11,14 +12,18 @@ from collections.abc import Iterable
 
 from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
 from kvstore.core.index.path_hashes import hashes_to, remember
 from kvstore.core.index.radix import end_of_path, subtree, trim
+from kvstore.core.index.removal import work_of
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.journal.records import NO_PAGE
 from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.copy_changes import has_whole_pages, note_copies_removed, note_node_removed
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
+from kvstore.core.values.change_log import NO_PARENT, CopiesStored
 from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
@@ -67,6 +72,8 @@ def _note_removed(namespace: Namespace, node: Node, cause: Cause) -> None:
     pages = len(node.slots)
     tier = FIRST if node.copy_count == pages else LOWER
     note_pages(namespace, PagesChange.REMOVED, cause, node, pages, pages, tier)
+    if namespace.events.changes is not None:
+        note_node_removed(namespace.events.changes, node)
 
 
 def publish(
@@ -84,15 +91,22 @@ def publish(
     Adds whole pages, or one partial page, none of which is there, as for
     ``RadixIndex.extend``. Supersedes a partial page that the first of them begins with.
     ``hint`` is that of the pages, and ``page_id`` the first one's id: with a journal, they MUST be
-    written there already. Returns the last page's end, how many pages were superseded, and how
-    many had been evicted lately.
+    written there already. Without one they get ids if somebody follows changes. Returns the last
+    page's end, how many pages were superseded, and how many had been evicted lately.
     """
     superseded = supersede(at, tokens[: namespace.index.width])
-    arena = namespace.arena
+    arena, changes, parent_id = namespace.arena, namespace.events.changes, NO_PARENT
+    if changes is not None:
+        page_id = page_id or changes.take_ids(len(slots))
+        # A split moves the page before to another node.
+        parent_id = at.page_id
     arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
     note_pages(namespace, PagesChange.INSERTED, cause, *end, len(slots), arena.tier)
+    if changes is not None and has_whole_pages(tokens, namespace.width):
+        ids = (range(page_id, page_id + len(slots)),)
+        changes.note(CopiesStored(namespace, arena.tier, parent_id, ids, tokens))
     back = 0
     policy, slot_count = namespace.last
     for node, start in _fresh(end, len(slots)):
@@ -193,7 +207,8 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     above = top.parent
     assert above is not None  # the root stays
     namespace = namespace_of(top)
-    if namespace.journal is not None:
+    if namespace.journal is not None and not has_left(top):
+        # That a condemned page leaves is written already, with everything below it.
         _write_removal(namespace, top, cause)
     for node in subtree(top):
         _note_removed(namespace, node, cause)
@@ -250,23 +265,26 @@ def _anchors(node: Node) -> list[Anchor]:
     return [anchor for copies in node.leaves() for anchor in copies.anchors]
 
 
-def remove_corrupt(at: Position) -> Removed:
+def remove_corrupt(at: Position, most: int) -> Removed:
     """Removes the page that ends at ``at`` and everything below it, as :func:`remove` does.
 
     With a page of a KV cache group it removes the pages of the path after it: they may have been
     computed on it. Next tokens within the page go too, even if another page begins with the same
     tokens: they may have been computed on this page.
+
+    Condemns the pages instead if their removal is more than ``most`` work, as of ``removal_work``.
+    Then nobody finds them from now on, and no recovery does, but they have still to be removed.
     """
     top = at.node
     namespace = namespace_of(top)
     if is_group_page(top.edge):
         end = end_of_path(top)
-        return remove(top, Cause.CORRUPT).plus(remove_below(end))
+        return remove(top, Cause.CORRUPT).plus(remove_below(end, most))
     if at.pages > 1:
         namespace.index.split(top, at.pages - 1)
     above, page = top.parent, top.edge[: namespace.width]
     assert above is not None  # the root has no pages
-    removed = remove(top, Cause.CORRUPT)
+    removed = _remove_or_condemn(top, is_little=work_of(top, most) <= most)
     if above.next_tokens is not None:
         above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
         forget_ends(namespace, Position(above, len(above.slots)), page)
@@ -280,14 +298,31 @@ def forget_ends(namespace: Namespace, at: Position, page: bytes) -> None:
         namespace.journal.end(namespace.number, at.page_id, NO_PAGE, page, None)
 
 
-def remove_below(at: Position) -> Removed:
-    """Removes the pages that continue the path after ``at`` as corrupt. Pages of groups stay."""
+def _remove_or_condemn(top: Node, *, is_little: bool) -> Removed:
+    """Removes ``top`` and everything below it as corrupt, or condemns it if that is much work."""
+    if is_little:
+        return remove(top, Cause.CORRUPT)
+    namespace = namespace_of(top)
+    if namespace.journal is not None:
+        _write_removal(namespace, top, Cause.CORRUPT)
+    namespace.index.condemn(top)
+    return Removed(0, 0)
+
+
+def remove_below(at: Position, most: int) -> Removed:
+    """Removes the pages that continue the path after ``at`` as corrupt. Pages of groups stay.
+
+    Condemns the pages beyond ``most`` work, as :func:`remove_corrupt` does. Costs a few steps for
+    each child, however many there are.
+    """
     namespace, removed = namespace_of(at.node), Removed(0, 0)
     is_inside = at.pages < len(at.node.slots)
     above = namespace.index.split(at.node, at.pages) if is_inside else at.node
     for child in list(above.children.values()):
-        if not is_group_page(child.edge):
-            removed = removed.plus(remove(child, Cause.CORRUPT))
+        if not is_group_page(child.edge) and child not in namespace.condemned:
+            work = work_of(child, most)
+            removed = removed.plus(_remove_or_condemn(child, is_little=work <= most))
+            most = max(most - work, 0)
     namespace.index.compact(above)
     return removed
 
@@ -412,6 +447,8 @@ def _evict_node(node: Node, pages: int) -> Node:
     assert above is not None  # only the root has none, and it has no pages
     arena = namespace.arena
     note_pages(namespace, REMOVED, EVICTED, node, pages, pages, arena.tier)
+    if namespace.events.changes is not None:
+        note_copies_removed(namespace.events.changes, node, 0, pages, arena.tier)
     policy, slot_count = namespace.last
     policy.leave(node, pages, slot_count)
     arena.recycle(namespace.index.cut_tail(node, pages), CACHED)
@@ -455,3 +492,5 @@ def _note_evicted(namespace: Namespace, leaf: Leaf, keep: int, elsewhere: int) -
         note_pages(namespace, COPIES_REMOVED, EVICTED, node, end, end - keep, tier)
     if pages > elsewhere:
         note_pages(namespace, REMOVED, EVICTED, node, pages, pages - elsewhere, tier)
+    if namespace.events.changes is not None:
+        note_copies_removed(namespace.events.changes, node, keep, leaf.copy_count, tier)

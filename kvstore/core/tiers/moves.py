@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import Leaf, Victim
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
 from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.copy_changes import note_copied
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
@@ -126,6 +128,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
         pages = last - first + 1
         node, end = places[last]
         note_pages(namespace, PagesChange.COPIED, Cause.MOVED, node, end, pages, move.tier)
+        if namespace.events.changes is not None:
+            note_copied(namespace.events.changes, node, end, pages, move.tier)
     release(move.anchors)
     for node in dict.fromkeys(node for node, _ in places.values()):
         namespace.index.compact(node)
@@ -178,7 +182,7 @@ def _checksum(namespace: Namespace, slot: int) -> int:
 def _fits(at: Position, tier: int) -> bool:
     """Returns True if a page can get a copy: it is cached, and the next one without a copy."""
     node, parent = at.node, at.node.parent
-    if node.detached:
+    if has_left(node):
         return False
     if tier == FIRST:
         return node.copy_count == at.pages - 1
@@ -291,7 +295,7 @@ class Moves:
             while not node.slots and node.parent is not None:
                 # It was merged with the node below it, or it left.
                 node = node.parent
-            if node.slots and not node.detached:
+            if node.slots and not has_left(node):
                 room = min(left, MOVE_PAGES)
                 if tier == FIRST:
                     room = min(room, self._room_to_promote(namespace_of(node).arena))
@@ -320,8 +324,9 @@ class Moves:
         rest = _drop_copied(victims)
         done = done or len(rest) < len(victims)
         for leaf in rest:
-            if self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
-                # A page that was used once is not worth a copy.
+            is_selective = self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE
+            if is_selective or has_left(leaf.node):
+                # A page that was used once is not worth a copy, and a condemned one gets none.
                 leaf.node.tree.leaf_changed(leaf.node)
                 continue
             at = Position(leaf.node, leaf.copy_count)

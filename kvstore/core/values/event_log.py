@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from kvstore.core.values.change_log import ChangeLog
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Identity
 from kvstore.errors import QuotaExceeded
@@ -159,7 +160,8 @@ class EventLog:
 
     ``now`` is the latest time that the core heard, in seconds, and the time of the next event.
     ``count`` counts all events. ``lost_count`` counts the events that a watch lost, once for
-    each watch. ``watches`` are the watches that receive new events.
+    each watch. ``watches`` are the watches that receive new events. ``changes`` receives changes of
+    copies, unless it is None.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -169,6 +171,7 @@ class EventLog:
         self.lost_count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
         self.watches: tuple[EventWatch, ...] = ()
+        self.changes: ChangeLog | None = None
         # Watches of the history only, which receive no new events.
         self._looks_back: tuple[EventWatch, ...] = ()
         # The watches for each tenant's events, and those for every other tenant's.

@@ -13,6 +13,7 @@ from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from machine import (
+    blocks,
     disk_reads,
     disk_runs,
     disk_writes,
@@ -97,6 +98,7 @@ class CacheMachine(MachineState):
     # Events.
     watch_for_a_while = events.watch_for_a_while
     what_was_told_is_what_is_there = events.what_was_told_is_what_is_there
+    blocks_are_what_is_there = blocks.blocks_are_what_is_there
 
     @initialize(policy=moves.POLICIES)
     def begin(self, policy: TierPolicy) -> None:

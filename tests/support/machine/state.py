@@ -13,10 +13,13 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex, path_tokens, subtree
+from kvstore.core.index.removal import NODE_WORK
 from kvstore.core.invariants.check import Invariants
+from kvstore.core.pool.copy_changes import CopySweep
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.core.tiers.moves import Move
+from kvstore.core.values.change_log import ChangeLog
 from kvstore.core.values.event_log import EventWatch
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
@@ -30,6 +33,7 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.runs import Run
 from machine.neighbour import NEIGHBOUR, QUOTAS, Neighbour
+from naive.blocks import NaiveBlocks
 from naive.copies import FIRST, LOWER, Path, Slot
 from naive.holds import Expected, ModelHold, ModelLease, ModelPin, ModelReservation
 from naive.model import Model
@@ -74,6 +78,12 @@ class MachineState(RuleBasedStateMachine):
             index=type(self).index,
             page_stores=1,
         )
+        # Leases with two holds end in parts.
+        self.cache.state.holds_at_once = 1
+        if self.tier_count == 1:
+            # A corrupt page leaves in parts if another node continues it. With two tiers other
+            # copies are kept then than if all leave at once, as the model's do.
+            self.cache.state.work_at_once = 2 * NODE_WORK
         self.neighbour = Neighbour(self.cache)
         self.core_invariants = Invariants(self.cache)
         self.model = Model(width=self.page_tokens * 4)
@@ -96,6 +106,11 @@ class MachineState(RuleBasedStateMachine):
         self.told_namespaces: set[bytes] = set()
         self.every_digest: set[bytes] = set()
         self.watch = EventWatch(OWNER, b"", room=3, wake=lambda: None)
+        # All changes of blocks, who followed them, and who was given a sweep besides.
+        self.blocks = ChangeLog(room_bytes=1 << 30, wake=lambda: None)
+        self.cache.events.changes = self.blocks
+        self.followed, self.swept = NaiveBlocks(), NaiveBlocks()
+        self.sweep: CopySweep | None = None
         self.steps = 0
         self.watched_steps = range(0)
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import kvstore_vllm
-from kvstore_vllm.versions import ANY_VERSION
+from kvstore_vllm.versions import VERSIONS
 
 
 def test_it_loads_neither_vllm_nor_torch() -> None:
@@ -31,8 +31,8 @@ def test_another_vllm_is_refused_before_its_parts_are_missed(
     version = ModuleType("vllm.version")
     monkeypatch.setattr(version, "__version__", "0.31.0", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.version", version)
-    monkeypatch.delenv(ANY_VERSION, raising=False)
-    with pytest.raises(ImportError, match=f"0.31.0.*{ANY_VERSION}"):
+    monkeypatch.delenv(VERSIONS.any_version, raising=False)
+    with pytest.raises(ImportError, match=f"0.31.0.*{VERSIONS.any_version}"):
         _ = kvstore_vllm.KvstoreConnector
 
 

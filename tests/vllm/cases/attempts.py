@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 from rig.engine import Engine, EngineGoneError
-from rig.models import save_model
 from rig.options import EngineOptions
-from rig.prompts import prompts
-from rig.table import Table
 
 from cases.setups import drafting
+from engine_cases.models import save_model
+from engine_cases.prompts import prompts
+from engine_cases.table import Table
 
 ASKED = prompts(97, 100, 500)
 # The first line of an error in a log: its class and what it says.

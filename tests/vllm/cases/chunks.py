@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from rig.case import Case
 from rig.engine import Engine
 from rig.options import PAGE_TOKENS
-from rig.prompts import Prompt, prompt, prompts
-from rig.store import Store
 from rig.world import World, loaded, settled
+
+from engine_cases.case import Case
+from engine_cases.prompts import Prompt, prompt, prompts
+from engine_cases.store import Store
 
 BLOCKS = 3
 TOKENS = BLOCKS * PAGE_TOKENS

@@ -4,13 +4,13 @@ import random
 import threading
 import time
 
-from rig.case import Case
 from rig.engine import Engine
-from rig.prompts import prompt, prompts
-from rig.store import Store
 from rig.world import World, ended_well, loaded, tally
 
 from cases.sharing import ASKED
+from engine_cases.case import Case
+from engine_cases.prompts import prompt, prompts
+from engine_cases.store import Store
 
 KILLS = 6
 # What those requests take, in seconds, by a guess.

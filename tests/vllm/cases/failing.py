@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from rig.engine import Engine
-from rig.prompts import Prompt, prompt, prompts
-from rig.store import Store
 from rig.world import World, ended_well, tally
 
 from cases.sharing import ASKED
+from engine_cases.prompts import Prompt, prompt, prompts
+from engine_cases.store import Store
 
 SHARE = 0.3
 ROUNDS = 6

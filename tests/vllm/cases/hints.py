@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from rig.engine import Engine
-from rig.prompts import prompt, prompts
-from rig.store import Store
 from rig.world import World, loaded, whole
+
+from engine_cases.prompts import prompt, prompts
+from engine_cases.store import Store
 
 # A store of 128 pages, which these four prompts with their answers do not fit in.
 STORE_BYTES = "8MiB"

@@ -1,9 +1,10 @@
 """Gemma 3: layers of full attention, and groups of layers with sliding windows."""
 
 from rig.engine import Engine
-from rig.prompts import prompt, prompts
-from rig.store import Store
 from rig.world import World, settled, whole, wholes
+
+from engine_cases.prompts import prompt, prompts
+from engine_cases.store import Store
 
 # Tokens that layers with a window look back: three pages.
 WINDOW = 80

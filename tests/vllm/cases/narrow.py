@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from rig.engine import Engine
-from rig.prompts import prompts
-from rig.store import Store
 from rig.world import World, wholes
+
+from engine_cases.prompts import prompts
+from engine_cases.store import Store
 
 # In a store of 128 pages.
 STORE_BYTES = "8MiB"

@@ -1,10 +1,11 @@
 """Engines of two processes, and engines of one beside them."""
 
-from rig.case import Case
 from rig.engine import Engine
-from rig.prompts import Prompt, prompt, prompts
-from rig.store import Store
 from rig.world import World, settled, whole, wholes
+
+from engine_cases.case import Case
+from engine_cases.prompts import Prompt, prompt, prompts
+from engine_cases.store import Store
 
 ASKED = prompts(45, 300, 1_100)
 OTHERS = prompts(46, 200, 900)

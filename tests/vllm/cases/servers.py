@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from rig.answer import Answer
-from rig.case import Case
-from rig.models import save_model
 from rig.options import EngineOptions
-from rig.prompts import prompts
-from rig.store import Store, store
-from rig.table import Table
 from rig.world import World, settled, wholes, world
 
+from engine_cases.answer import Answer
+from engine_cases.case import Case
+from engine_cases.models import save_model
+from engine_cases.prompts import prompts
+from engine_cases.store import Store, store
+from engine_cases.table import Table
 from support.vllm.server import VllmServer
 
 # Said otherwise, or as it is by itself.

@@ -5,17 +5,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rig.case import Case
 from rig.drafts import add_mtp_layer, save_eagle, save_eagle3
 from rig.engine import Engine
-from rig.models import save_model
 from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
-from rig.prompts import Prompt, prompt, prompts
-from rig.store import Store, store
-from rig.table import Table
 from rig.world import World, settled, world
 
 from cases.failing import wrong_page
+from engine_cases.case import Case
+from engine_cases.models import save_model
+from engine_cases.prompts import Prompt, prompt, prompts
+from engine_cases.store import Store, store
+from engine_cases.table import Table
 
 ASKED = prompts(90, 100, 500, 900)
 # The same tokens again and again, whose next one a search for n-grams finds.

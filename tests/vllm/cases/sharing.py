@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from rig.case import Case
 from rig.engine import Engine
-from rig.prompts import prompt, prompts
-from rig.store import Store
 from rig.world import World, loaded, taken, whole, wholes
+
+from engine_cases.case import Case
+from engine_cases.prompts import prompt, prompts
+from engine_cases.store import Store
 
 LENGTHS = (100, 500, 1_000, 1_500)
 ASKED = prompts(1, *LENGTHS)

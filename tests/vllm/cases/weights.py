@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rig.engine import Engine
-from rig.models import save_model
 from rig.options import EngineOptions
-from rig.prompts import prompts
 from rig.reference import Reference
-from rig.store import Store, store
-from rig.table import Table
 from rig.world import World, loaded, tally, wholes, world
+
+from engine_cases.models import save_model
+from engine_cases.prompts import prompts
+from engine_cases.store import Store, store
+from engine_cases.table import Table
 
 ASKED = prompts(95, 300, 700)
 LATER = prompts(96, 400)

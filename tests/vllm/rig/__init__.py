@@ -3,5 +3,6 @@
 import sys
 from pathlib import Path
 
-# What it shares with benchmarks.
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+TREE = Path(__file__).parents[3]
+# The parts that benchmarks and the cases of other engines share with it.
+sys.path += [str(TREE / "benchmarks"), str(TREE / "tests" / "support")]

@@ -1,14 +1,6 @@
-"""Messages between a case and its engine: calls, answers and counters."""
+"""Messages between a case and its engine: calls and counters."""
 
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One request's end: its tokens, and ``finish``, vLLM's reason; ``aborted`` is one."""
-
-    tokens: tuple[int, ...]
-    finish: str
 
 
 @dataclass(frozen=True)

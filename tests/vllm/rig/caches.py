@@ -25,6 +25,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker
 from vllm.v1.worker.utils import allocate_kv_cache
 
+from engine_cases.architectures import ARCHITECTURES
 from kvstore_client import (
     AddressRange,
     Client,
@@ -40,7 +41,6 @@ from kvstore_vllm.offload.offload_settings import OffloadSettings
 from kvstore_vllm.offload.offload_spec import KvstoreOffloadingSpec
 from kvstore_vllm.rank.rank_memory import RankMemory
 from kvstore_vllm.rank.weight_changes import WeightChanges
-from rig.architectures import ARCHITECTURES
 
 BLOCK_TOKENS = 32
 BLOCKS = 16

@@ -7,9 +7,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Self
 
-from rig.answer import Answer, Call, Counts
+from engine_cases.answer import Answer
+from engine_cases.prompts import Prompt
+from rig.answer import Call, Counts
 from rig.options import EngineOptions
-from rig.prompts import Prompt
 
 START_SECONDS = 240.0
 ANSWER_SECONDS = 240.0

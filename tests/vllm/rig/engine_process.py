@@ -16,13 +16,14 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.kv_offload.base import GPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
+from engine_cases.answer import Answer
+from engine_cases.prompts import Prompt
 from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.step_plan import BlockTransfer
-from rig.answer import Answer, Call, Counts
+from rig.answer import Call, Counts
 from rig.late_saves import save_late
 from rig.options import EngineOptions
-from rig.prompts import Prompt
 
 READY = "ready"
 ABORTED = "aborted"

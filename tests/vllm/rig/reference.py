@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rig.answer import Answer
+from engine_cases.answer import Answer
+from engine_cases.prompts import Prompt
 from rig.engine import Engine
-from rig.prompts import Prompt
 
 
 class Reference:

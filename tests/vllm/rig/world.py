@@ -5,14 +5,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rig.answer import Answer, Counts
-from rig.case import Case
+from engine_cases.answer import Answer
+from engine_cases.case import Case
+from engine_cases.prompts import Prompt
+from engine_cases.store import Store
+from engine_cases.table import Table
+from rig.answer import Counts
 from rig.engine import Engine
 from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
-from rig.prompts import Prompt
 from rig.reference import Reference
-from rig.store import Store
-from rig.table import Table
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Copies whole blocks between an engine's memory and slots, as raw bytes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from kvstore_client.engines.stretches import stretches
 from kvstore_vllm.blocks.block_geometry import BlockPiece
 from kvstore_vllm.step_plan import BlockTransfer
 
@@ -85,33 +86,6 @@ def planes_of(pieces: Sequence[BlockPiece], kv_caches: Mapping[str, torch.Tensor
     return planes
 
 
-class Stretch(NamedTuple):
-    """A run of consecutive blocks and of consecutive slots in one extent."""
-
-    extent_id: int
-    slot: int
-    block: int
-    length: int
-
-
-def stretches(transfer: BlockTransfer) -> Iterator[Stretch]:
-    """Yields the longest pieces of a transfer that are contiguous on both sides."""
-    now: Stretch | None = None
-    for block, (extent_id, slot) in zip(transfer.block_ids, transfer.places, strict=True):
-        if now is not None and (extent_id, slot, block) == (
-            now.extent_id,
-            now.slot + now.length,
-            now.block + now.length,
-        ):
-            now = now._replace(length=now.length + 1)
-            continue
-        if now is not None:
-            yield now
-        now = Stretch(extent_id, slot, block, 1)
-    if now is not None:
-        yield now
-
-
 class BlockCopier:
     """Copies between one rank's blocks and its part of the slots.
 
@@ -154,7 +128,7 @@ class BlockCopier:
         beside: bool = False,
     ) -> int:
         copy = copy_alone if beside and self.device.type == "cpu" else copy_with_team
-        for stretch in stretches(transfer):
+        for stretch in stretches(transfer.block_ids, transfer.places):
             slots = memory.extent_tensor(stretch.extent_id)
             for plane in self._planes:
                 blocks = plane.blocks[stretch.block : stretch.block + stretch.length]

@@ -1,8 +1,18 @@
 """The operator's settings of an engine: vLLM's ``kv_connector_extra_config``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Final, Self
+
+from kvstore_client.engines.setting_values import (
+    read_settings,
+    require_digest,
+    require_lookup_timeout,
+    require_name,
+    require_share,
+)
+
+PLACE: Final = "kv_connector_extra_config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +27,8 @@ class PlannerSettings:
     save_output: bool = True
 
 
-LONGEST_LOOKUP_TIMEOUT = 60.0
 # All requests of an engine wait together, so a longer wait would cost more than an empty step.
 LONGEST_SCHEDULING_WAIT = 0.1
-# Bytes of a digest, and the longest name, that a store takes by default.
-DIGEST_BYTES = range(16, 65)
-LONGEST_NAME = 256
 # Orders of the axes of vLLM's KV cache in memory: ``vllm.v1.kv_cache_layout.KVCacheLayout``.
 LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
 AUTO, NONE = "auto", "none"
@@ -82,27 +88,21 @@ class ConnectorSettings:
     """The share of loads that fail on purpose, for tests only."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.lookup_timeout <= LONGEST_LOOKUP_TIMEOUT:
-            raise ValueError(
-                f"lookup_timeout is {self.lookup_timeout}: set more than 0 and at most "
-                f"{LONGEST_LOOKUP_TIMEOUT:g} seconds"
-            )
+        require_lookup_timeout(self.lookup_timeout)
         if not 0 <= self.scheduling_wait <= LONGEST_SCHEDULING_WAIT:
             raise ValueError(
                 f"scheduling_wait is {self.scheduling_wait}: set 0 to "
                 f"{LONGEST_SCHEDULING_WAIT:g} seconds"
             )
-        if not 0 <= self.fault_load_fraction <= 1:
-            raise ValueError(f"fault_load_fraction is {self.fault_load_fraction}: set 0 to 1")
+        require_share("fault_load_fraction", self.fault_load_fraction)
         if self.kv_cache_layout not in (AUTO, NONE, *LAYOUTS):
             raise ValueError(
                 f"kv_cache_layout is {self.kv_cache_layout!r}: set {AUTO}, {NONE} or one of "
                 f"{', '.join(LAYOUTS)}"
             )
-        if len(self.display_name.encode()) > LONGEST_NAME:
-            raise ValueError(f"display_name has at most {LONGEST_NAME} bytes")
+        require_name("display_name", self.display_name)
         if self.model_digest is not None:
-            _require_digest(self.model_digest)
+            require_digest(self.model_digest, "model_digest")
 
     @classmethod
     def read(cls, extra: Mapping[str, object]) -> Self:
@@ -111,14 +111,7 @@ class ConnectorSettings:
         Raises ``ValueError`` for an unknown key, with the known ones, and for a value of
         another type.
         """
-        known = {each.name: each.type for each in fields(cls)}
-        unknown = sorted(set(extra) - set(known))
-        if unknown:
-            raise ValueError(
-                f"kv_connector_extra_config has {', '.join(unknown)}, which kvstore does not "
-                f"know; it knows {', '.join(sorted(known))}"
-            )
-        return cls(**{name: _checked(name, value, known[name]) for name, value in extra.items()})
+        return read_settings(cls, extra, PLACE)
 
     def loads_beside_steps(self, device_type: str) -> bool:
         """Returns whether loads run beside the steps on a kind of device."""
@@ -129,25 +122,3 @@ class ConnectorSettings:
         if self.kv_cache_layout == AUTO:
             return BLOCK_FIRST if device_type == "cuda" else None
         return None if self.kv_cache_layout == NONE else self.kv_cache_layout
-
-
-def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401  # its field's type
-    """Returns a value of the field's type; an integer may also be seconds or a share."""
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, expected):  # type: ignore[arg-type]  # a class, or a union of them
-        shown = getattr(expected, "__name__", str(expected))
-        raise ValueError(f"{name} in kv_connector_extra_config is {value!r}: set a {shown}")  # noqa: TRY004  # a setting's value, not a call's argument
-    return value
-
-
-def _require_digest(digest: str) -> None:
-    try:
-        length = len(bytes.fromhex(digest))
-    except ValueError:
-        length = 0
-    if length not in DIGEST_BYTES:
-        raise ValueError(
-            f"model_digest has {DIGEST_BYTES.start} to {DIGEST_BYTES.stop - 1} bytes in "
-            f"hexadecimal digits, such as sha256sum prints, not {digest!r}"
-        )

@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from kvstore_client.engines.canonical import UnidentifiableModel, framed
+from kvstore_client.engines.model_folder import folder_digest, folder_stamp, hub_snapshot
 from kvstore_vllm.engine.vllm_types import LoraLike
-from kvstore_vllm.identity.canonical import UnidentifiableModel, framed
-from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp, hub_snapshot
 
 MARK: Final = b"kvstore_vllm adapter 1"
 

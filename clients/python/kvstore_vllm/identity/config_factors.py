@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore_vllm.identity.canonical import UnidentifiableModel, canonical_json
+from kvstore_client.engines.canonical import UnidentifiableModel, canonical_json
 
 # Parts of VllmConfig without influence on KV.
 PARTS_LEFT_OUT: Final = frozenset(

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvstore_client import NamespaceIdentity, PageLayout
-from kvstore_vllm.engine.connector_settings import LONGEST_NAME, ConnectorSettings
-from kvstore_vllm.identity.canonical import (
+from kvstore_client.engines.canonical import (
     UnidentifiableModel,
     canonical_json,
     framed,
     mixed_salt,
     text_bytes,
 )
+from kvstore_client.engines.model_folder import folder_digest, hub_snapshot
+from kvstore_client.engines.setting_values import cut_name
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.identity.config_factors import config_factors, part_factors
-from kvstore_vllm.identity.model_folder import folder_digest, hub_snapshot
 
 MARK: Final = b"kvstore_vllm model 1"
 # Load formats that read the safetensors files of the model's folder.
@@ -205,4 +206,4 @@ def _served_name(model: Any) -> str:  # noqa: ANN401  # a ModelConfig
     if name.startswith("/"):
         # Without a served name, vLLM uses the folder's path as the name.
         name = Path(name).name
-    return name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    return cut_name(name)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Self
 
+from kvstore_client.engines.canonical import framed, text_bytes
 from kvstore_vllm.engine.vllm_types import FeatureLike
-from kvstore_vllm.identity.canonical import framed, text_bytes
 
 MARK: Final = b"kvstore_vllm placeholders 1"
 # Words of a 256-bit digest. A run with fewer tokens holds only a part of its content's digest.

@@ -5,9 +5,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from kvstore_client.engines.canonical import mixed_salt, text_bytes
 from kvstore_vllm.engine.vllm_types import LoraLike, RequestLike
 from kvstore_vllm.identity.adapters import AdapterDigests
-from kvstore_vllm.identity.canonical import mixed_salt, text_bytes
 from kvstore_vllm.identity.placeholders import PlaceholderRun, runs_of
 
 NO_ADAPTERS = AdapterDigests()

@@ -14,9 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from vllm.version import __version__ as vllm_version
 
 from kvstore_client import ContiguousMemory
+from kvstore_client.engines.log import log_with
 from kvstore_vllm.connector_stats import forget_metrics
 from kvstore_vllm.engine.engine_facts import RECOMPUTE
-from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.offload.handover import HANDOVERS, Handover
 from kvstore_vllm.offload.held_copies import HeldCopies
 from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
@@ -25,7 +25,7 @@ from kvstore_vllm.offload.offload_settings import OffloadSettings
 from kvstore_vllm.offload.step_loads import dependent_blocks, hidden_loads, unhashed
 from kvstore_vllm.rank.rank_memory import RankMemory, selected_gpu
 from kvstore_vllm.rank.weight_changes import WeightChanges
-from kvstore_vllm.versions import require_supported
+from kvstore_vllm.versions import VERSIONS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-require_supported(vllm_version)
+VERSIONS.require(vllm_version)
 
 _logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
-        log_with(logging.getLogger("vllm"))
+        log_with(logging.getLogger("vllm"), "kvstore_vllm")
         transfer = vllm_config.kv_transfer_config
         if transfer.kv_load_failure_policy != RECOMPUTE:
             raise ValueError(

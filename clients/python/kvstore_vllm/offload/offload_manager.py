@@ -22,12 +22,12 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore_client import DatedRun, Match
+from kvstore_client.engines.canonical import mixed_salt
+from kvstore_client.engines.counters import COUNTED, count_loaded
 from kvstore_client.match import DISK_TIER, REMOTE_TIER
-from kvstore_vllm.counters import COUNTED, count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.identity.adapters import AdapterDigests
-from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.key_groups import KeyGroups
 from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages

@@ -19,9 +19,10 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig, OffloadingGroupConfig
 
 from kvstore_client import AddressRange, ContiguousMemory
-from kvstore_vllm.counters import METRICS
+from kvstore_client.engines.counters import METRICS
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
+from kvstore_vllm.engine.store_access import ENGINES_HERE, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.config_factors import adapter_facts, part_factors
 from kvstore_vllm.identity.model import engine_salt, model_identity

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 from kvstore_client import OpaqueContent, PageLayout
-from kvstore_vllm.identity.canonical import framed
+from kvstore_client.engines.canonical import framed
 
 MARK: Final = b"kvstore_vllm row 1"
 # vLLM's region rounds a row up to whole pages of memory (SharedOffloadRegion).

@@ -19,12 +19,13 @@ from kvstore_client import (
     StoreBudget,
     StoreStep,
 )
+from kvstore_client.engines.reserved_pages import SAVE_BUDGET, TRIES_FOR_ROOM
 from kvstore_client.errors import PoolExhausted, StoreError
-from kvstore_client.packed_tokens import TOKEN_BYTES
+from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.reserve import Spare, SpareBatch
-from kvstore_vllm.scheduler.store_work import ONE_MORE, SAVE_BUDGET, TRIES_FOR_ROOM, StoreWork
+from kvstore_vllm.scheduler.store_work import StoreWork
 
 _logger = logging.getLogger(__name__)
 

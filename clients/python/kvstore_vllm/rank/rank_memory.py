@@ -15,7 +15,8 @@ from kvstore_client import (
     NamespaceIdentity,
     PageLayout,
 )
-from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
+from kvstore_client.engines.store_access import copies_are_done
+from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.rank.plan_executor import CUDA
 
 # Seconds that a step without work waits, while requests wait for this rank to reach the store.

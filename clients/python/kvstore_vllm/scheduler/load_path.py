@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kvstore_client import Match
-from kvstore_vllm.counters import count_loaded
+from kvstore_client.engines.counters import count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.step_operations import ReleasePages, StepOperations

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from kvstore_client.engines.canonical import mixed_salt
+from kvstore_client.engines.store_access import StoreAccess
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.reuse_hints import ReuseHints
-from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
+from kvstore_vllm.engine.store_access import ENGINES_HERE, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
-from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.config_factors import adapter_facts
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey

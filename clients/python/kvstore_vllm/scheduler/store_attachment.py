@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from kvstore_vllm.counters import note_attached
-from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
+from kvstore_client.engines.store_access import StoreAccess
+from kvstore_client.engines.usage_log import UsageLog
+from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.scheduler.rank_joining import Joining
 
 _logger = logging.getLogger(__name__)
@@ -27,10 +28,9 @@ class StoreAttachment:
         """``counts`` gets the state for Prometheus."""
         self.access = access
         self._engine_id = engine_id
-        self._counts = counts
         self._joining = Joining(0 if ENGINES_HERE.has_rank(engine_id) else rank_count)
         self._off = False
-        self._was_usable: bool | None = None
+        self._usage = UsageLog(access.facts, counts)
         ENGINES_HERE.put(engine_id, access)
 
     @property
@@ -90,12 +90,5 @@ class StoreAttachment:
 
     def _say_whether_usable(self) -> None:
         usable = self.usable()
-        if usable == self._was_usable or self.is_joining():
-            return
-        self._was_usable = usable
-        note_attached(self._counts, attached=usable)
-        facts = self.access.facts()
-        if usable:
-            _logger.info("kvstore_used", extra=facts)
-        else:
-            _logger.warning("kvstore_not_used", extra=facts)
+        if not self.is_joining():
+            self._usage.note(usable=usable)

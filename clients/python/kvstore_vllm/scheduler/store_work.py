@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from kvstore_client import (
     Acquired,
@@ -15,8 +15,13 @@ from kvstore_client import (
     StoreBudget,
     StoreStep,
 )
-from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
-from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
+from kvstore_client.engines.reserved_pages import (
+    IDLE_BEFORE_TAKEOVER,
+    SAVE_BUDGET,
+    with_first_pages,
+)
+from kvstore_client.errors import StoreError, StoreUnavailable
+from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import (
@@ -28,15 +33,6 @@ from kvstore_vllm.scheduler.step_operations import (
 )
 
 _logger = logging.getLogger(__name__)
-
-# One extra token of any value, because a match leaves the last token out.
-ONE_MORE: Final = bytes(TOKEN_BYTES)
-# Seconds for all calls of a save. No request waits for a save, but it must not hold slots long.
-SAVE_BUDGET: Final = 5.0
-# Seconds without progress after which this engine saves a sequence that another one inserts.
-IDLE_BEFORE_TAKEOVER: Final = 2.0
-# Each try reserves half as many pages.
-TRIES_FOR_ROOM: Final = 4
 
 
 class NamespaceSource(Protocol):
@@ -126,7 +122,7 @@ class StoreWork:
             yield_idle=IDLE_BEFORE_TAKEOVER,
             budget=budget,
         )
-        return lambda: _with_first_pages(outcome.result(), namespace, page_count, budget)
+        return lambda: with_first_pages(outcome.result(), namespace, page_count, budget)
 
     def _add_insert(self, step: StoreStep, operation: InsertPages) -> Callable[[], bool]:
         reservation = operation.acquired.reservation
@@ -171,30 +167,6 @@ def _failed(operation: StoreOperation) -> bool | None:
     if isinstance(operation, ReleasePages):
         operation.held.release()
     return False if isinstance(operation, InsertPages) else None
-
-
-def _with_first_pages(
-    acquired: Acquired, namespace: Namespace, page_count: int, budget: StoreBudget
-) -> Acquired:
-    """Reserves slots for the first missing pages, if the store lacks slots for all of them."""
-    if acquired.failure is not None or acquired.in_flight or acquired.reservation:
-        return acquired
-    start = acquired.match.page_count
-    wanted = page_count - start
-    for _ in range(TRIES_FOR_ROOM):
-        wanted //= 2
-        if not wanted:
-            break
-        try:
-            acquired.reservation = namespace.reserve(
-                start_page=start, page_count=wanted, budget=budget
-            )
-        except PoolExhausted:
-            continue
-        except StoreError:
-            pass
-        break
-    return acquired
 
 
 def _succeeded(outcome: StepOutcome[Inserted]) -> bool:

@@ -44,3 +44,14 @@ def test_what_is_divided_is_joined_again() -> None:
         assert (ids_of(upper, pages), ids_of(lower, 7 - pages)) == (every[:pages], every[pages:])
         lower.join(upper, pages)
         assert ids_of(lower, 7) == every
+
+
+def test_a_part_has_the_ids_of_its_pages() -> None:
+    """As runs, wherever it begins and ends."""
+    ids = three_runs()
+    for first in range(7):
+        for last in range(first + 1, 8):
+            parts = ids.between(first, last)
+            assert all(parts)
+            assert [each for part in parts for each in part] == ids_of(ids, 7)[first:last]
+    assert PageIds(5).between(1, 4) == (range(6, 9),)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
-from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of, stretches
+from kvstore_client.engines.stretches import stretches
+from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
 from kvstore_vllm.blocks.block_geometry import pieces_of
 from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
@@ -101,7 +102,8 @@ def test_saved_and_loaded_is_what_it_was(
 
 def test_a_transfer_is_as_few_copies_as_can_be() -> None:
     """A transfer has one copy for each run that is contiguous on both sides."""
-    assert [each[:] for each in stretches(TRANSFER)] == [(3, 5, 2, 3), (4, 6, 9, 1), (4, 2, 1, 1)]
+    found = stretches(TRANSFER.block_ids, TRANSFER.places)
+    assert [each[:] for each in found] == [(3, 5, 2, 3), (4, 6, 9, 1), (4, 2, 1, 1)]
 
 
 def test_an_extent_that_is_not_mapped_is_no_memory() -> None:

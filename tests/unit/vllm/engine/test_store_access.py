@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kvstore_client import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore_vllm.engine.store_access import StoreAccess, lease_name
+from kvstore_client.engines.store_access import StoreAccess
+from kvstore_vllm.engine.store_access import lease_name
 
 DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
 

@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from kvstore_client import OpaqueContent
+from kvstore_client.engines.canonical import UnidentifiableModel
 from kvstore_vllm.blocks.engine_layout import LayerFacts, LayoutFacts, layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
-from kvstore_vllm.identity.canonical import UnidentifiableModel
 from kvstore_vllm.identity.model import PlatformFacts, engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
 from vllm_rig.vllm_stand_ins import (

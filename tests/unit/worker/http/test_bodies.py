@@ -70,8 +70,12 @@ def test_what_says_nothing_is_let_through() -> None:
         ({"logprobs": True}, "logprobs", "unsupported_parameter"),
         ({"presence_penalty": True}, "presence_penalty", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-        ({"stream_options": {"more": 1}}, "stream_options.more", "unknown_parameter"),
-        ({"top_kk": 1}, "top_kk", "unknown_parameter"),
+        (
+            {"stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats",
+            "unsupported_parameter",
+        ),
+        ({"min_p": 0.1}, "min_p", "unsupported_parameter"),
         ({"cache_salt": "é" * 65}, "cache_salt", "invalid_value"),
         ({"messages": []}, "messages", "invalid_type"),
         ({"messages": ["x"]}, "messages", "invalid_type"),
@@ -102,6 +106,19 @@ def test_what_is_no_prompt_is_refused(prompt: object) -> None:
     """Anything else is no prompt, and neither is a list of it."""
     with pytest.raises(Problem, match="'prompt'"):
         completion(prompt=prompt)
+
+
+def test_a_field_that_nobody_knows_is_ignored_and_named() -> None:
+    """An unknown field, also of the stream's options, is ignored; a strict server refuses it."""
+    more = {"top_kk": 1, "no_stop_trim": False, "stream_options": {"more": 1}}
+    body = chat(**more)
+    assert body.unknown_parameters() == ["top_kk", "stream_options.more"]
+    assert chat(stop_token_ids=[], rid="1", sampling_seed=None).unknown_parameters() == []
+    content = json.dumps({"model": "m", "messages": [WHO], **more}).encode()
+    with pytest.raises(Problem) as refused:
+        parse_body(ChatBody, content, strict=True)
+    told = refused.value.status, refused.value.code, refused.value.param
+    assert told == (400, "unknown_parameter", "top_kk")
 
 
 def test_what_is_no_body_is_refused() -> None:

@@ -1,0 +1,1 @@
+"""Parts of benchmarks/sglang_servers.py and benchmarks/sglang_stress.py."""

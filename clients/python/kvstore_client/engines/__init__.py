@@ -1,0 +1,1 @@
+"""Parts that the connectors of several engines share: identity, settings, metrics, versions."""

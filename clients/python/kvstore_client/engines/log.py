@@ -1,0 +1,39 @@
+"""The log of a connector and its client, among the engine's own lines."""
+
+import logging
+from typing import Final
+
+# The client's logger, and the fields that every log record has.
+CLIENT: Final = "kvstore_client"
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def log_with(engine: logging.Logger, connector: str) -> None:
+    """Writes all events to the streams of ``engine``, in its format and from its level on.
+
+    ``connector`` is the name of the connector's logger. It acts once, and not on loggers that
+    already have a setup. Without handlers of the engine nothing is written.
+    """
+    for name in (connector, CLIENT):
+        logger = logging.getLogger(name)
+        if logger.handlers:
+            continue
+        for each in engine.handlers:
+            if isinstance(each, logging.StreamHandler):
+                handler = logging.StreamHandler(each.stream)
+                handler.setFormatter(each.formatter)
+                handler.addFilter(_with_fields)
+                logger.addHandler(handler)
+        if logger.handlers:
+            logger.setLevel(engine.getEffectiveLevel())
+            logger.propagate = False
+
+
+def _with_fields(record: logging.LogRecord) -> bool:
+    """Writes an event's fields after its name."""
+    names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
+    fields = "".join(f" {name}={getattr(record, name)}" for name in names)
+    if fields and not getattr(record, "_written", False):
+        record.msg, record.args = f"{record.getMessage()}{fields}", None
+        record._written = True  # noqa: SLF001  # a second handler's filter sees the same record
+    return True

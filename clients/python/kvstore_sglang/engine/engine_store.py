@@ -1,0 +1,60 @@
+"""One engine's store: namespaces by salt, and matches that wait for a namespace to open."""
+
+from typing import Final
+
+from kvstore_client import Match, Namespace, StoreBudget
+from kvstore_client.engines.store_access import StoreAccess
+from kvstore_client.errors import StoreError, StoreUnavailable
+
+# Salts are users' own, and may be many.
+MOST_SLOW: Final = 1_024
+
+
+class EngineStore:
+    """The store of one engine's rank. Any thread may use it."""
+
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
+        # Salts whose namespaces did not open in time: nobody waits for them again.
+        self._slow: set[bytes] = set()
+
+    @property
+    def usable(self) -> bool:
+        """Says whether the store answers requests, as far as the client knows."""
+        return self._access.usable
+
+    @property
+    def tried(self) -> bool:
+        """Says whether the client has tried to reach the store since the start."""
+        return self._access.tried
+
+    def namespace(self, salt: bytes) -> Namespace:
+        """Returns the namespace of a salt. It may not be open yet."""
+        return self._access.namespace(salt)
+
+    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget) -> Match:
+        """Pins the longest cached prefix of packed tokens, less than all of them.
+
+        Waits once for a new salt's namespace to open, as long as ``budget`` allows. A failure of
+        the store is a miss with ``Match.failure``. One thread calls it.
+        """
+        namespace = self._access.namespace(salt)
+        failure = namespace.failure
+        if isinstance(failure, StoreUnavailable) and self._access.usable:
+            if salt in self._slow:
+                return Match(failure=failure)
+            try:
+                with budget.spend(budget.seconds) as deadline:
+                    opened = namespace.wait_open(deadline.left())
+            except StoreError as error:
+                return Match(failure=error.with_traceback(None))
+            if not opened:
+                self._note_slow(salt)
+        else:
+            self._slow.discard(salt)
+        return namespace.match(tokens, budget=budget)
+
+    def _note_slow(self, salt: bytes) -> None:
+        if len(self._slow) >= MOST_SLOW:
+            self._slow.clear()
+        self._slow.add(salt)

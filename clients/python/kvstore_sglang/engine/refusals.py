@@ -1,0 +1,50 @@
+"""The engines that the linker refuses, each with one sentence."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+# The store's hashes of partial pages cost more than short pages save, and copies of few bytes are
+# slow: docs/how-to-sglang.md.
+LEAST_PAGE_TOKENS: Final = 8
+# Methods of drafting that keep no KV, and none.
+DRAFTS_WITHOUT_KV: Final = frozenset({"", "NGRAM"})
+
+
+class UnsupportedEngine(ValueError):
+    """The linker does not support this engine; the message names the setting to change."""
+
+
+def require_supported(settings: Mapping[str, Any], params: Any, components: Any) -> None:  # noqa: ANN401  # SGLang's own
+    """Raises ``UnsupportedEngine`` for an engine whose pages the store would get wrong.
+
+    ``settings`` are SGLang's resolved ones, by namespace and field.
+    """
+    page_tokens = int(params.page_size)
+    if page_tokens < LEAST_PAGE_TOKENS:
+        raise UnsupportedEngine(
+            f"--page-size is {page_tokens}: set at least {LEAST_PAGE_TOKENS}, best 64 on a GPU"
+        )
+    for name in ("pp_size", "attn_cp_size", "dcp_size"):
+        size = settings.get(f"parallel.{name}") or 1
+        if size > 1:
+            raise UnsupportedEngine(
+                f"--{name.replace('_', '-')} is {size}, and a page of the store has all layers and "
+                "tokens of one rank: set it to 1"
+            )
+    if settings.get("parallel.enable_kv_cache_sharding"):
+        raise UnsupportedEngine(
+            "--enable-kv-cache-sharding spreads a page over ranks, and a page of the store has all "
+            "of one rank: leave it out"
+        )
+    algorithm = str(settings.get("spec.speculative_algorithm") or "")
+    if algorithm not in DRAFTS_WITHOUT_KV or params.is_eagle:
+        raise UnsupportedEngine(
+            f"--speculative-algorithm is {algorithm}, whose draft keeps KV that no page has, or "
+            "whose keys are pairs of tokens: leave it out, or set NGRAM"
+        )
+    kinds = sorted(str(getattr(each, "name", each)) for each in components)
+    if kinds != ["FULL"]:
+        raise UnsupportedEngine(
+            f"the model's cache has the parts {', '.join(kinds)}, and KvstoreLinker takes FULL "
+            "attention alone: sliding windows and recurrent state are not supported yet"
+        )

@@ -1,0 +1,1 @@
+"""Pages on their way between SGLang's device pool and the store."""

@@ -1,0 +1,1 @@
+"""KV events as vLLM publishes them, for routers that follow which blocks the store has."""

@@ -1,0 +1,1 @@
+"""Consumers of KV events, for tests."""

@@ -1,0 +1,1 @@
+"""Stand-ins of SGLang's parts, for tests that have no SGLang."""
