@@ -17,7 +17,7 @@ ALLOWED, DENIED = (b"200", b"OK"), (b"400", b"the key is not of this tenant")
 QUESTIONS_AT_ONCE = 16
 
 
-class CurveGate:
+class CurveAccess:
     """Answers who may connect to a tenant's sockets. For the publisher's thread."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: CurveKeys) -> None:
@@ -27,8 +27,8 @@ class CurveGate:
         self._socket.bind(ZAP_ADDRESS)
 
     @property
-    def public_key(self) -> str:
-        """The server's public key, which consumers need."""
+    def server_name(self) -> str:
+        """The server's public key, by which consumers know it."""
         return zmq.curve_public(self._keys.secret).decode()
 
     def protect(self, socket: "zmq.Socket[bytes]", tenant: str) -> None:

@@ -8,7 +8,7 @@ from time import time
 import structlog
 import zmq
 
-from kvstore.kv_events.curve import CurveGate
+from kvstore.kv_events.curve import CurveAccess
 from kvstore.kv_events.curve_keys import CurveKeys
 from kvstore.kv_events.endpoints import (
     IPC,
@@ -79,7 +79,7 @@ class KvEventPublisher:
         self._ticked_at = clock()
         self._closing = Event()
         self._context = zmq.Context()
-        self._gate = None if curve is None else CurveGate(self._context, curve)
+        self._curve = None if curve is None else CurveAccess(self._context, curve)
         self._streams: dict[str, TenantStream] = {}
         self._refused: set[str] = set()
         try:
@@ -126,8 +126,8 @@ class KvEventPublisher:
     def _round(self) -> bool:
         """Publishes what waits, of each tenant. Returns True if more is to be done at once."""
         more = False
-        if self._gate is not None:
-            self._gate.answer()
+        if self._curve is not None:
+            self._curve.answer()
         for tenant in self._feed.tenants() - self._streams.keys() - self._refused:
             self._open_late(tenant)
         for stream in self._streams.values():
@@ -172,7 +172,7 @@ class KvEventPublisher:
             endpoint=sockets.endpoint.events,
             replay_endpoint=sockets.endpoint.replay,
             first_number=self._numbers.first,
-            public_key="" if self._gate is None else self._gate.public_key,
+            curve_server="" if self._curve is None else self._curve.server_name,
         )
 
     def _bind(self, wanted: Endpoint, tenant: str) -> EventSockets:
@@ -183,8 +183,8 @@ class KvEventPublisher:
         bound = []
         for socket, address in ((events, wanted.events), (replay, wanted.replay)):
             socket.linger = LINGER
-            if self._gate is not None and address.startswith(TCP):
-                self._gate.protect(socket, tenant)
+            if self._curve is not None and address.startswith(TCP):
+                self._curve.protect(socket, tenant)
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
@@ -198,8 +198,8 @@ class KvEventPublisher:
     def _close_sockets(self) -> None:
         for stream in self._streams.values():
             stream.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._curve is not None:
+            self._curve.close()
         self._context.term()
 
 

@@ -108,6 +108,17 @@ def test_an_eviction_removes_blocks() -> None:
     assert max(stored.known) > 6
 
 
+def test_a_path_that_goes_whole_is_removed() -> None:
+    """With one change."""
+    world = CoreWorld(slots=4)
+    log = follow(world)
+    world.worker.publish("abc")
+    changes(log)
+    world.worker.publish("wxyz")
+    removed, stored = changes(log)
+    assert (ids(removed), ids(stored)) == ([1, 2, 3], [4, 5, 6, 7])
+
+
 def test_partial_pages_are_no_blocks() -> None:
     """They come and go unheard, and so does one that a whole page supersedes."""
     world = LetterWorld()
