@@ -68,7 +68,7 @@ def main(
         print(
             f"{report.requests} requests, {len(report.wrong)} answers wrong, "
             f"{len(report.failed)} failed, {report.kills} kills, {report.seconds:.0f} s; tokens in "
-            f"own trees {report.own_tokens.total():,}, loaded {report.loaded_tokens.total():,}"
+            f"own trees {sum(report.own_tokens.values()):,}, loaded {sum(report.loaded_tokens.values()):,}"
         )
         for each in report.failed:
             print(f"failed: {each}")

@@ -3,7 +3,6 @@
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -38,8 +37,8 @@ class Report:
     requests: int = 0
     wrong: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
-    own_tokens: Counter[str] = field(default_factory=Counter)
-    loaded_tokens: Counter[str] = field(default_factory=Counter)
+    own_tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
+    loaded_tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
     # Tokens loaded between kills: the first is before any kill.
     loaded_by_life: list[int] = field(default_factory=lambda: [0])
     kills: int = 0
