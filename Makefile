@@ -3,7 +3,7 @@
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core and kvstore/ring
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
-#   make test-engines every remote engine, also S3, whose server alone takes a minute
+#   make test-engines the contract of every remote engine: also groups, TLS, S3 and helpers
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
@@ -100,8 +100,8 @@ test-fast: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -n 2 -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
 
 test-engines: $(STAMP)
-	@KVSTORE_S3=1 $(BIN)/pytest -n 2 --durations=5 tests/integration/test_remote_engines.py \
-	    tests/integration/test_remote_s3.py $(ARGS)
+	@KVSTORE_ENGINES=1 $(BIN)/pytest -n 2 --durations=5 \
+	    $(addprefix tests/integration/test_remote_,engines.py groups.py s3.py) $(ARGS)
 
 # The routers are programs in an environment of their own; the tests run in .venv.
 test-routers: $(STAMP)

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from inference_worker.demo.valkey_server import ValkeyServer, running_valkey
 from kvstore.remote.valkey.address import EngineAddress
+from kvstore.server import SWITCH_SECONDS
 from peers.environment import interpreter
 from peers.lmcache_redis_peer import THREADS, VERSION, LMCacheRedis, lmcache_redis
 from support import machine
@@ -129,6 +130,8 @@ def main(
     """Measures reads, writes and looks of a remote tier on a Valkey of its own."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # All ways have the server's interval: threads of ciphers and sockets often need the lock.
+    sys.setswitchinterval(SWITCH_SECONDS)
     usual = QUICK if quick else FULL
     before = machine.load_average()
     with tempfile.TemporaryDirectory(prefix="kvremote-") as folder:

@@ -29,7 +29,11 @@ LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 # Tests that are collected only if a variable of the environment is set, by their markers.
-NEED_A_VARIABLE = {"dist": "KVSTORE_DIST", "routers": "KVSTORE_ROUTERS", "s3": "KVSTORE_S3"}
+NEED_A_VARIABLE = {
+    "dist": "KVSTORE_DIST",
+    "engines": "KVSTORE_ENGINES",
+    "routers": "KVSTORE_ROUTERS",
+}
 # Folders whose tests are measured for coverage.
 MEASURED = (
     *("tests/unit/core/", "tests/unit/ring/", "tests/unit/service/"),
@@ -268,9 +272,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
     Does not collect the tests that need a variable of the environment, if that is not set: a
-    release ($KVSTORE_DIST), S3 ($KVSTORE_S3), routers ($KVSTORE_ROUTERS). Measures coverage only in
-    the unit tests of MEASURED: coverage by other tests says little about what was checked, and
-    measuring takes up to twice the time.
+    release ($KVSTORE_DIST), engines that take long ($KVSTORE_ENGINES), routers
+    ($KVSTORE_ROUTERS). Measures coverage only in the unit tests of MEASURED: coverage by other
+    tests says little about what was checked, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.

@@ -82,6 +82,7 @@ class PrefixCache:
         self.revoke = lifecycle.revoke
         self.expire = lifecycle.expire
         self.end = lifecycle.end
+        self.return_holds = lifecycle.return_holds
         self.change_rates = lifecycle.change_rates
         self.bind = lifecycle.bind
         self.process_died = lifecycle.process_died
@@ -100,6 +101,7 @@ class PrefixCache:
         self.release = releasing.release
         self.abort = releasing.abort
         self.remove_corrupt = verifying.remove_corrupt
+        self.remove_condemned = verifying.remove_condemned
         self.settle = verifying.settle
         self.withdraw = verifying.withdraw
         # Namespaces, and named pins in them.

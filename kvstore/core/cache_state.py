@@ -23,6 +23,11 @@ from kvstore.core.values.tokens import TOKEN_BYTES, token_count
 from kvstore.errors import LeaseNotFound, LimitExceeded, NamespaceNotFound, StaleEpoch
 
 ONE_TIER = TierPolicy()
+# The holds of ended leases that go back in one step: half a millisecond
+# (benchmarks/results/0052-background-work-gives-way.md).
+HOLDS_AT_ONCE = 128
+# The work of removing corrupt pages in one step, as ``removal_work`` counts it: half a millisecond.
+WORK_AT_ONCE = 256
 
 
 class CacheState:
@@ -34,7 +39,9 @@ class CacheState:
     journal has rows of ``deleted_rows``, which are deleted namespaces.
     ``removed_pages`` counts removed pages by cause. ``use_count`` counts uses of pages; a
     node's last use is one of these numbers. ``wanted`` is None without a tier 2, ``disk`` without
-    a disk, and ``journal`` without a journal.
+    a disk, and ``journal`` without a journal. ``holds_at_once`` of ended leases go back in a step.
+    ``condemned`` are namespaces that may have condemned nodes, of which ``work_at_once`` is removed
+    in a step.
     """
 
     def __init__(
@@ -58,6 +65,9 @@ class CacheState:
         self.deleted: dict[str, Counters] = {}
         self.removed_pages: dict[Cause, int] = {}
         self.use_count = 0
+        self.holds_at_once = HOLDS_AT_ONCE
+        self.condemned: dict[Namespace, None] = {}
+        self.work_at_once = WORK_AT_ONCE
         self.table = LeaseTable(limits, self.quotas, tenant_key)
         self.mappings = Mappings()
         self.named_pins = NamedPinTable()

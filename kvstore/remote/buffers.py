@@ -1,4 +1,4 @@
-"""Copies of bytes beside other threads."""
+"""Work on large buffers that lets other threads run meanwhile."""
 
 import numpy as np
 
@@ -12,3 +12,9 @@ def copy_bytes(target: memoryview, source: memoryview) -> None:
         raise ValueError(f"{source.nbytes} bytes do not fill a buffer of {target.nbytes}")
     if source.nbytes:
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def clear_bytes(target: memoryview) -> None:
+    """Writes zeros to a buffer, and releases the interpreter's lock meanwhile."""
+    if target.nbytes:
+        np.copyto(np.frombuffer(target, np.uint8), 0)

@@ -26,7 +26,8 @@ class RemoteSettings:
     canary_bytes: int = 1 << 20
     """The probe of an engine that was away writes and reads so much: give the page size."""
     read_threads: int = 2
-    write_threads: int = 1
+    write_threads: int = 2
+    """While one seals pages, the other one sends some."""
     look_threads: int = 4
     """Looks that the callers make at a time."""
     removal_threads: int = 4

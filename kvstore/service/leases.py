@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from threading import Condition, Lock
+from time import sleep
 
 import structlog
 
@@ -14,6 +15,8 @@ from kvstore.service.event_watches import ChangePublisher
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# Seconds between two parts of a lease's end, during which other calls get the mutex.
+PAUSE = 0.0005
 # The log's event for each change of a lease.
 EVENTS = {
     "expired": "lease_expired",
@@ -48,10 +51,14 @@ class Leases:
         self.draining = True
 
     def wait_drained(self, timeout: float) -> int:
-        """Waits at most ``timeout`` seconds until no lease is left; returns how many are left."""
+        """Waits at most ``timeout`` seconds until no lease is left; returns how many are left.
+
+        A lease that ended counts until all of its holds went back.
+        """
+        table = self._cache.table
         with self._lease_ended:
-            self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
-            return len(self._cache.table.leases)
+            self._lease_ended.wait_for(lambda: not (table.leases or table.ending), timeout)
+            return len(table.leases) + len(table.ending)
 
     def require_open(self) -> None:
         """Raises StoreDraining if the store takes no new work."""
@@ -87,10 +94,14 @@ class Leases:
             return self._cache.renew(caller, self._clock())
 
     def revoke(self, caller: Caller) -> None:
-        """Ends the caller's own lease. An admin without its secret expires it."""
+        """Ends the caller's own lease. An admin without its secret expires it.
+
+        All that the lease held is back when this returns. Other calls get in between.
+        """
         with self._mutex:
             changes = self._cache.revoke(caller, self._clock())
         self.report(changes)
+        self._return_holds()
 
     def require_feature(self, caller: Caller, feature: str) -> None:
         """Raises FeatureUnsupported unless the caller's lease declared a feature.
@@ -107,6 +118,7 @@ class Leases:
         with self._mutex:
             changes = self._cache.expire(self._clock())
         self.report(changes)
+        self._return_holds()
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
         """Attaches a process to the caller's lease, or reconnects one of the same number."""
@@ -142,6 +154,7 @@ class Leases:
         with self._mutex:
             changes = self._cache.process_died(process_id, self._clock())
         self.report(changes)
+        self._return_holds()
         self.announcer.announce()
 
     def attached_process_ids(self) -> set[int]:
@@ -153,6 +166,14 @@ class Leases:
         """Returns attached processes, and those of ended leases that may still map memory."""
         with self._mutex:
             return self._cache.table.processes.keys() | self._cache.state.mappings.process_ids
+
+    def _return_holds(self) -> None:
+        """Gives back all that ended leases held, a part under the mutex at a time."""
+        while self._cache.table.ending:
+            sleep(PAUSE)
+            with self._mutex:
+                changes = self._cache.return_holds()
+            self.report(changes)
 
     def report(self, changes: Iterable[LeaseChange]) -> None:
         """Logs changes of leases, and wakes all listeners if there were any."""

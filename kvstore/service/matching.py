@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from threading import Lock
+from time import sleep
 from typing import NamedTuple
 
 import structlog
 from xxhash import xxh3_64_intdigest
 
-from kvstore import tracing
+from kvstore import background, tracing
 from kvstore.core import (
     Caller,
     Grant,
@@ -40,6 +41,8 @@ from kvstore.storage.memory_tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# Seconds between two parts of a removal, during which other calls get the mutex.
+PAUSE = 0.0005
 # Pages that are read together, of an answer that has as many.
 AT_ONCE = 4
 
@@ -318,6 +321,16 @@ class Matching:
                 self._tier3.removals.settle(waits_for_shared=False)
             for page in removed:
                 self._log(log.error, "page_corrupt", checks, page)
+
+    def remove_condemned(self) -> None:
+        """Removes what follows pages that were found corrupt, a part under the mutex at a time."""
+        more = bool(self._cache.state.condemned)
+        while more:
+            with self._mutex:
+                self._cache.events.now = self._clock()
+                more = self._cache.remove_condemned()
+            sleep(PAUSE)
+            background.give_way()
 
     def _log(
         self,

@@ -100,12 +100,13 @@ class Ticker:
 
 
 class Reaper(Ticker):
-    """Expires leases and named pins, among other periodic work."""
+    """Expires leases and named pins, and removes corrupt pages, among other periodic work."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         works = (
             store.expire,
             store.named_pins.expire,
+            store.remove_condemned,
             store.thrash.look,
             store.tier3.step,
         )

@@ -169,6 +169,7 @@ class KVStore:
         self.match = matching.match
         self.acquire = matching.acquire
         self.prefetch = matching.prefetch
+        self.remove_condemned = matching.remove_condemned
         # Administration.
         self.responds = admin.responds
         self.stats = admin.stats

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client import Client, ClientConfig, Namespace, Prefetched
+from kvstore_client import Client, ClientConfig, Namespace, Prefetched, StoreStep
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT, SMALL_STORE, holds_tokens, open_client, write_and_insert
 from processes.ctl import run, run_json
@@ -61,6 +61,25 @@ def test_a_match_after_a_prefetch_reads_nothing(store: RunningStore, *, hot_lane
     assert (stats.pin_count, stats.counters.evicted_page_count) == (0, 0)
     assert (stats.counters.lookup_count, stats.counters.loaded_page_count) == (1, PAGES)
     client.close()
+
+
+@pytest.mark.parametrize("hot_lane", [True, False], ids=["lane", "grpc"])
+def test_a_step_prefetches(store: RunningStore, *, hot_lane: bool) -> None:
+    """The pages are in memory after one call for several requests."""
+    config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
+    client, namespace = open_client(store.runtime_dir, config)
+
+    def prefetched() -> list[Prefetched]:
+        with StoreStep(namespace) as step:
+            outcomes = [step.prefetch(TOKENS), step.prefetch(TOKENS[: LAYOUT.page_tokens])]
+        return [each.result() for each in outcomes]
+
+    first, _ = prefetched()
+    assert first.memory_token_count + first.loading_token_count == WHOLE
+    one_page = Prefetched(memory_token_count=LAYOUT.page_tokens)
+    assert wait_until(lambda: prefetched() == [IN_MEMORY, one_page]), store.log
+    assert read_pages(client) == PAGES
+    check_whole(namespace)
 
 
 def test_an_operator_prefetches_without_a_lease(store: RunningStore, tmp_path: Path) -> None:

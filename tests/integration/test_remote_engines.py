@@ -135,9 +135,15 @@ ENGINES = {
 }
 
 
+# make test has one engine of each kind. The others are for make test-engines.
+QUICK = frozenset({"memory", "folder in helpers", "valkey over unix"})
+
+
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=pytest.mark.s3) if each == "s3" else each for each in ENGINES],
+    params=[
+        each if each in QUICK else pytest.param(each, marks=pytest.mark.engines) for each in ENGINES
+    ],
 )
 def make_engine(request: pytest.FixtureRequest) -> Iterator[MakeEngine]:
     """Returns a function that connects one more engine to the same values."""

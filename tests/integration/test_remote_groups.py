@@ -33,6 +33,8 @@ from remote.valkey_groups import (
 )
 from remote.valkey_server import ValkeyServer, valkey_server
 
+pytestmark = pytest.mark.engines
+
 GENEROUS = 60.0
 LIFE_MS = 600_000
 

@@ -20,7 +20,7 @@ from kvstore.remote.errors import (
 from kvstore.remote.finding import FindingKind
 from remote.seaweed_server import SECRET_KEY, SeaweedServer, seaweed_server
 
-pytestmark = pytest.mark.s3
+pytestmark = pytest.mark.engines
 pytest.importorskip("obstore", reason="needs the package obstore: run make venv")
 GENEROUS = 60.0
 LIFE_MS = 600_000

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import Final
 
@@ -32,12 +33,18 @@ class TierWay:
 
     def write(self, turn: str, pages: Sequence[memoryview]) -> None:
         """Submits all pages, and waits until the engine has them."""
-        written: list[Future[bool]] = []
+        written: list[bool] = []
+        is_over = Event()
+
+        def note(is_written: bool) -> None:  # noqa: FBT001  # as page stores tell
+            written.append(is_written)
+            if len(written) == len(pages):
+                is_over.set()
+
         for page, content in zip(self._path(turn, len(pages)).writes, pages, strict=True):
-            done: Future[bool] = Future()
-            written.append(done)
-            assert self._store.write(page, [content], done.set_result, checksum=None)
-        assert all(each.result(LIMIT) for each in written)
+            assert self._store.write(page, [content], note, checksum=None)
+        assert is_over.wait(LIMIT)
+        assert all(written)
 
     def read(self, turn: str, pages: Sequence[memoryview]) -> None:
         """Reads one path in runs, which are asked for together as the server does."""

@@ -74,6 +74,12 @@ class Client:
         self._connector.check_process()
         return self._connector.tried
 
+    def wait_tried(self, timeout: float) -> bool:
+        """Waits until :attr:`tried`, for ``timeout`` seconds at most."""
+        self._connector.check_process()
+        with self._connector.monitor:
+            return self._connector.monitor.wait_for(lambda: self._connector.tried, timeout)
+
     def wait_connected(self, timeout: float) -> bool:
         """Waits until :attr:`connected`, for ``timeout`` seconds at most."""
         self._connector.check_process()

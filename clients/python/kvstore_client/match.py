@@ -85,6 +85,13 @@ class Prefetched:
     declined_token_count: int = 0
     failure: StoreError | None = None
 
+    @classmethod
+    def of(cls, answer: prefix_cache_pb2.PrefetchPrefixResponse) -> "Prefetched":
+        """Returns what a store answered."""
+        return cls(
+            answer.memory_token_count, answer.loading_token_count, answer.declined_token_count
+        )
+
 
 class LoadedPages(NamedTuple):
     """The numbers of a match's last pages that were loaded for it: first disk, then remote."""

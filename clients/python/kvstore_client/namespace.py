@@ -217,9 +217,7 @@ class Namespace:
             if isinstance(error, NamespaceNotFound):
                 self._lost(session)
             return Prefetched(failure=error.with_traceback(None))
-        return Prefetched(
-            answer.memory_token_count, answer.loading_token_count, answer.declined_token_count
-        )
+        return Prefetched.of(answer)
 
     def reserve(
         self, *, start_page: int, page_count: int, budget: StoreBudget | None = None

@@ -18,7 +18,7 @@ from kvstore_client.errors import (
 from kvstore_client.held_pages import HeldPages, Hold, end_holds
 from kvstore_client.kv_cache_groups import GroupInsert, GroupWindow, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session, is_unclear
-from kvstore_client.match import Match, match_of
+from kvstore_client.match import Match, Prefetched, match_of
 from kvstore_client.namespace import Namespace, idle_ms
 from kvstore_client.packed_tokens import Tokens, pack_tokens
 from kvstore_client.page_runs import Pages
@@ -235,6 +235,36 @@ class StoreStep:
                 single,
                 lambda error: Acquired(Match(failure=error)),
                 budget=charged,
+                sample=packed,
+            )
+        )
+
+    def prefetch(
+        self, tokens: Tokens, *, budget: StoreBudget | None = None
+    ) -> StepOutcome[Prefetched]:
+        """Adds a ``Namespace.prefetch``. Raises ``ValueError`` for invalid tokens.
+
+        If the store does not prefetch, the outcome is known at once and nothing is sent.
+        """
+        packed = pack_tokens(tokens)
+        if not self._namespace.can_prefetch:
+            outcome = StepOutcome[Prefetched]()
+            outcome.succeed(Prefetched())
+            return outcome
+
+        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+            del session, opened
+            message = prefix_cache_pb2.StepOperation()
+            message.prefetch.sequence.tokens = packed
+            return _Sending([message], lambda all_: Prefetched.of(all_[0]))
+
+        return self._add(
+            _Operation(
+                "prefetch",
+                prepare,
+                lambda: self._namespace.prefetch(packed, budget=budget),
+                lambda error: Prefetched(failure=error),
+                budget=budget or self._namespace.new_budget(),
                 sample=packed,
             )
         )

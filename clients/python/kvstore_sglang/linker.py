@@ -17,6 +17,7 @@ from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
 from kvstore_sglang import plugin
+from kvstore_sglang.engine.adapters import adapter_digests
 from kvstore_sglang.engine.device_pool import DevicePool
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.identity import engine_identity
@@ -33,6 +34,8 @@ from kvstore_sglang.transfers.saves import SavedPages, Saves
 
 _logger = logging.getLogger(__name__)
 
+# Seconds that a start waits for a store that hangs. An absent one is known at once.
+ATTACH_SECONDS: Final = 5.0
 # The linkers of this process, which hear of new weights.
 LINKERS: Final = weakref.WeakSet["KvstoreLinker"]()
 
@@ -83,7 +86,7 @@ class KvstoreLinker(UnifiedCacheLinker):
         metrics = LinkerMetrics(facts.labels) if params.enable_metrics else None
         self._report = CountReport(counts, metrics)
         self._usage = UsageLog(self._access.facts, counts)
-        self._salts = RequestSalts(settings.salt)
+        self._salts = RequestSalts(settings.salt, adapter_digests(facts.settings))
         self._tokens = TokenPages(self._page_tokens, facts.vocabulary_size)
         store, memory = EngineStore(self._access), self._access.memory
         self._lookups = Lookups(
@@ -100,6 +103,8 @@ class KvstoreLinker(UnifiedCacheLinker):
             fault_fraction=settings.fault_load_fraction,
         )
         self._saves = Saves(store, PageCopies(pool, memory), self._page_tokens, counts)
+        # So that the first requests find the store.
+        self._access.wait_attached(ATTACH_SECONDS)
         LINKERS.add(self)
 
     # Methods by tokens, for the wrapper.

@@ -59,6 +59,11 @@ class SortedKeys:
             return run[at - 1], run[at]
         return (runs[place - 1][-1] if place else None), run[0]
 
+    def from_last(self) -> Iterator[bytes]:
+        """Yields the keys in the reverse order."""
+        for run in reversed(self._runs):
+            yield from reversed(run)
+
     def since(self, key: bytes) -> Iterator[bytes]:
         """Yields the keys that are not below ``key``, in order."""
         place = self._place(key)
@@ -113,6 +118,14 @@ class Children(dict[bytes, Child]):
         self._order.drop(key)
         if not self:
             self._order = None
+
+    def from_last(self) -> Iterator[Child]:
+        """Yields the children in the reverse order of their keys. The first one costs no search.
+
+        A dictionary's own reverse order would first pass every entry that was removed.
+        """
+        for key in () if self._order is None else self._order.from_last():
+            yield self[key]
 
     def nearest(self, tokens: bytes) -> tuple[Child, int] | None:
         """Returns the child that agrees longest with ``tokens``, and for how many tokens.

@@ -78,8 +78,17 @@ class HashIndex(RadixIndex):
     def compact(self, node: Node) -> None:
         """Does nothing: a node has one page."""
 
-    def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
-        node = super()._new_node(edge, slots, parent, start)
+    def condemn(self, node: Node) -> None:
+        """Hides ``node`` and everything below it, as ``RadixIndex.condemn`` does."""
+        super().condemn(node)
+        digest = self._digests[node.number]
+        if self._pages.get(digest) is node:
+            del self._pages[digest]
+
+    def _new_node(
+        self, edge: bytes, slots: Slots, parent: Node, start: int, key: bytes = b""
+    ) -> Node:
+        node = super()._new_node(edge, slots, parent, start, key)
         digest = self._digest(self._digests[parent.number] + edge)
         self._digests[node.number] = digest
         self._pages.setdefault(digest, node)

@@ -81,12 +81,14 @@ class Tree(Protocol):
 
     ``width`` is the number of bytes of a page's tokens. ``digest`` is the parent of the digests
     of first pages. ``losses`` counts how often each page store lost pages of this tree.
-    ``moves_copies`` is true if there are several tiers.
+    ``moves_copies`` is true if there are several tiers. ``condemned`` has the keys of condemned
+    nodes, as ``condemned.py`` explains.
     """
 
     number: int
     width: int
     losses: tuple[int, ...]
+    condemned: "dict[Node, bytes]"
 
     @property
     def digest(self) -> bytes:

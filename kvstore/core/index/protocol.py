@@ -61,6 +61,10 @@ class Index(Protocol):
         """Removes the last ``pages`` pages of a leaf and returns their slots."""
         ...
 
+    def condemn(self, node: Node) -> None:
+        """Hides ``node`` and everything below it from all walks, until they leave the tree."""
+        ...
+
     def detach(self, node: Node) -> list[Node]:
         """Removes ``node`` and everything below it from the tree; parents come before children."""
         ...

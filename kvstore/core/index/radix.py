@@ -15,10 +15,11 @@ from array import array
 from collections.abc import Iterator
 
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.condemned import key_of
 from kvstore.core.index.jumps import Jump, slots_between
 from kvstore.core.index.node import Node, Position, Tree
 from kvstore.core.index.usage import cut_uses, divide_uses, join_uses
-from kvstore.core.values.group_pages import MARK, is_group_page
+from kvstore.core.values.group_pages import MARK, hidden_key, is_group_page
 from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES, common_pages, common_tokens
 
@@ -162,7 +163,10 @@ class RadixIndex:
         cut = pages * self.width
         parent = node.parent
         assert parent is not None  # the root has no pages to cut between
-        upper = self._new_node(node.edge[:cut], array("Q"), parent, node.start)
+        key = node.tree.condemned.pop(node, b"")
+        upper = self._new_node(node.edge[:cut], array("Q"), parent, node.start, key)
+        if key:
+            node.tree.condemned[upper] = key
         divide_uses(upper, node, pages)
         node.edge = node.edge[cut:]
         node.start += pages
@@ -226,6 +230,27 @@ class RadixIndex:
             self._forget(node)
         return slots
 
+    def condemn(self, node: Node) -> None:
+        """Hides ``node`` and everything below it from all walks, until they leave the tree.
+
+        The same tokens may be inserted beside it. ``node`` MUST NOT be condemned already, nor
+        below one that is. Costs a step for each node above.
+        """
+        parent = node.parent
+        assert parent is not None  # the root stays
+        self._last_number += 1
+        key = hidden_key(self._last_number)
+        parent.children.drop(node.edge[: self.width])
+        parent.add_child(key, node)
+        node.tree.condemned[node] = key
+        above: Node | None = parent
+        while above is not None:
+            jump = above.jump_down
+            if jump is not None and jump.end >= node.start:
+                # It may lead past the node.
+                _drop(jump)
+            above = above.parent
+
     def detach(self, node: Node) -> list[Node]:
         """Removes ``node`` and everything below it from the tree; parents come before children.
 
@@ -241,10 +266,13 @@ class RadixIndex:
             self._forget(each)
         return taken
 
-    def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
+    def _new_node(
+        self, edge: bytes, slots: Slots, parent: Node, start: int, key: bytes = b""
+    ) -> Node:
+        """Makes a node, under a ``key`` other than its first page if one is given."""
         self._last_number += 1
         node = Node(self.root.tree, self._last_number, edge, slots, parent, start)
-        parent.add_child(edge[: self.width], node)
+        parent.add_child(key or edge[: self.width], node)
         self.nodes[node.number] = node
         return node
 
@@ -309,9 +337,13 @@ def _unhook(node: Node, width: int) -> None:
     """Removes ``node`` from its parent, together with the next tokens within its first page."""
     parent = node.parent
     assert parent is not None  # the root stays
-    page = node.edge[:width]
+    page = key_of(node, width)
     parent.children.drop(page)
     parent.forget_child(node)
+    condemned = node.tree.condemned
+    if condemned and condemned.pop(node, None) is not None:
+        # Its next tokens went when it was condemned. Others may be of a page in its place.
+        return
     if parent.next_tokens is not None:
         parent.next_tokens.forget(node.start, page, parent.children.has_begun_by)
 
@@ -377,11 +409,15 @@ def continuation(node: Node) -> Node | None:
     Merges a node with its only child once no hold needs the split: a hold may end in the middle
     of the merged node, and its holder must find its place. A child with copies in tier 1 stays
     apart from a node that lacks some, since a node's copies are of its first pages. A page of a
-    KV cache group is a node of its own. Uses do not keep nodes apart (``usage.py``).
+    KV cache group is a node of its own, and so is a condemned node. Uses do not keep nodes apart
+    (``usage.py``).
     """
     if node.parent is None or node.detached or len(node.children) != 1 or _is_held(node):
         return None
     [child] = node.children.values()
+    condemned = node.tree.condemned
+    if condemned and (node in condemned or child in condemned):
+        return None
     whole = len(child.edge) >= node.tree.width and not is_group_page(child.edge)
     follows = not (node.missing and child.copy_count)
     return child if whole and follows and not _is_held(child) else None

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from kvstore.core.index.node import Node
 from kvstore.core.index.protocol import Index
-from kvstore.core.index.radix import subtree
 
 # More work than there is.
 ALL = 1 << 62
@@ -38,7 +37,7 @@ def _below(index: Index, top: Node, most: int) -> list[Node]:
     """Returns siblings below a node, with all below them, or the end of one leaf."""
     node = top
     while node.children:
-        node = next(reversed(node.children.values()))
+        node = next(node.children.from_last())
     if len(node.slots) > most:
         index.split(node, len(node.slots) - max(most, 1))
         return [node]
@@ -47,7 +46,7 @@ def _below(index: Index, top: Node, most: int) -> list[Node]:
         above = node.parent
         assert above is not None  # the top is above it
         part = [node]
-        for child in reversed(above.children.values()):
+        for child in above.children.from_last():
             if child is node:
                 continue
             work = work_of(child, left)
@@ -64,10 +63,18 @@ def _below(index: Index, top: Node, most: int) -> list[Node]:
 
 
 def work_of(top: Node, most: int = ALL) -> int:
-    """Returns the work of removing ``top`` and all below, or a number above ``most``."""
-    work = 0
-    for node in subtree(top):
+    """Returns the work of removing ``top`` and all below, or a number above ``most``.
+
+    Costs a few steps for each node that it counts, however many children they have.
+    """
+    work = removal_work(top)
+    below = [iter(top.children.values())]
+    while below and work <= most:
+        node = next(below[-1], None)
+        if node is None:
+            below.pop()
+            continue
         work += removal_work(node)
-        if work > most:
-            break
+        if node.children:
+            below.append(iter(node.children.values()))
     return work

@@ -48,6 +48,7 @@ class Invariants:
             self._check_generations(arena)
             _check_reach(self._cache, arena)
             self._check_retiring(arena)
+        _check_condemned(self._cache.state)
         check_moves(self._cache)
         check_disk(self._cache)
         check_prefills(self._cache.state)
@@ -82,12 +83,17 @@ class Invariants:
             self._withdrawn[extent_id] = set(extent.available)
 
 
+def _holders(state: CacheState) -> list[Lease]:
+    table = state.table
+    return [*table.leases.values(), *(each.lease for each in table.ending)]
+
+
 def _holds(cache: PrefixCache) -> Iterator[Hold]:
     yield from cache.moves
     yield from cache.disk_writes
     yield from cache.disk_reads
     yield from cache.group_reads
-    for lease in cache.table.leases.values():
+    for lease in _holders(cache.state):
         yield from lease.pins.values()
         yield from lease.reservations.values()
     for namespace in cache.namespaces.values():
@@ -161,7 +167,7 @@ def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tupl
     for node in _detached_nodes(holds):
         yield from ((slot, SlotState.DETACHED) for slot in _copies(node, arena))
     yield from ((slot, SlotState.MOVING) for slot in _targets(cache, arena))
-    for lease in cache.table.leases.values():
+    for lease in _holders(cache.state):
         for reservation in lease.reservations.values():
             if reservation.namespace.arena is arena:
                 yield from ((slot, lease.slot_state) for slot in reservation.unpublished())
@@ -219,6 +225,16 @@ def _check_detached(cache: PrefixCache, holds: list[Hold]) -> None:
     invariant(known, "a detached page's namespace is known")
 
 
+def _check_condemned(state: CacheState) -> None:
+    for namespace in state.namespaces.values():
+        there = [each for each in namespace.condemned if not each.detached]
+        known = namespace in state.condemned or not there
+        invariant(known, "condemned pages are to be removed", namespace.number)
+        nodes = namespace.index.nodes
+        listed = all(nodes.get(each.number) is each for each in there)
+        invariant(listed, "a condemned page is in the index", namespace.number)
+
+
 def _check_reach(cache: PrefixCache, arena: Arena) -> None:
     for namespace in cache.namespaces.values():
         if namespace.arena is arena:
@@ -266,7 +282,7 @@ def _check_leases(cache: PrefixCache) -> None:
 
 def _check_tenants(state: CacheState) -> None:
     tenants = state.table.tenants
-    for lease in state.table.leases.values():
+    for lease in _holders(state):
         known = tenants.get(lease.tenant) is lease.owner
         invariant(known, "a lease's tenant is known")
     for namespace in state.namespaces.values():
@@ -294,10 +310,11 @@ def _check_counts(state: CacheState, tenant: Tenant) -> None:
     had = (len(leases), len(namespaces), len(arenas))
     counted = had == (tenant.lease_count, tenant.namespace_count, tenant.arena_count)
     invariant(counted, "what a tenant has is counted", name, had)
-    holds = sum(len(each.pins) + len(each.reservations) for each in leases)
+    holders = state.table.holders(name)
+    holds = sum(len(each.pins) + len(each.reservations) for each in holders)
     invariant(holds == tenant.hold_count, "a tenant's holds are counted", name)
-    pinned = sum(len(pin.group_anchors) for each in leases for pin in each.pins.values())
-    inserted = sum(len(r.group_pages) for each in leases for r in each.reservations.values())
+    pinned = sum(len(pin.group_anchors) for each in holders for pin in each.pins.values())
+    inserted = sum(len(r.group_pages) for each in holders for r in each.reservations.values())
     counted = pinned + inserted == tenant.group_page_count
     invariant(counted, "a tenant's held pages of groups are counted", name)
     pins = {each: len(state.named_pins.of(each)) for each in namespaces}

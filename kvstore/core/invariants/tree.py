@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.condemned import key_of
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import Index
 from kvstore.core.index.radix import continuation, subtree
@@ -21,7 +22,7 @@ def check_tree(index: Index) -> None:
         parent = node.parent
         invariant(parent is not None, "a page is cached only if its parent is", node.number)
         assert parent is not None
-        key = node.edge[: index.width]
+        key = key_of(node, index.width)
         invariant(
             parent.children.get(key) is node, "a child stands under its first page", node.number
         )
@@ -115,7 +116,8 @@ def check_prefills(state: CacheState) -> None:
     """Raises ``InvariantBroken`` unless every invariant of prefills holds."""
     announced = {
         each.prefill: each
-        for lease in state.table.leases.values()
+        for tenant in state.table.tenants
+        for lease in state.table.holders(tenant)
         if lease.state is LeaseState.ACTIVE
         for each in lease.reservations.values()
         if each.prefill is not None

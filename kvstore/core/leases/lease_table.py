@@ -1,5 +1,8 @@
 """All leases, and all tenants that have something."""
 
+from collections import deque
+
+from kvstore.core.leases.ended_lease import EndedLease
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.tenant import ByTenant, Tenant, TenantKeys, no_key
 from kvstore.core.values.limits import Limits, QuotaTable
@@ -11,7 +14,8 @@ class LeaseTable:
     """The leases that have not ended, their processes, and the tenants. Not thread-safe.
 
     ``leases`` are by tenant and id, in the order of granting. Two tenants may choose the same
-    id; these are two leases. ``granted_count`` leases were ever granted.
+    id; these are two leases. ``granted_count`` leases were ever granted. ``ending`` are leases that
+    ended and still hold something, the first one first.
     ``tenants`` are those that have something, or had until lately. ``key_of`` returns the key
     of a tenant by its name.
     """
@@ -19,6 +23,7 @@ class LeaseTable:
     def __init__(self, limits: Limits, quotas: QuotaTable, key_of: TenantKeys = no_key) -> None:
         self.leases: dict[tuple[str, bytes], Lease] = {}
         self.leases_of = ByTenant[bytes, Lease]()
+        self.ending: deque[EndedLease] = deque()
         self.processes: dict[int, Process] = {}
         self.tenants: dict[str, Tenant] = {}
         self._limits = limits
@@ -121,13 +126,19 @@ class LeaseTable:
         return process.lease
 
     def remove(self, lease: Lease, now: float) -> None:
-        """Removes a lease that ended, and leaves a tombstone."""
+        """Removes a lease that ends, and leaves a tombstone. What it holds has still to go back."""
         for process_id in list(lease.processes):
             self.unbind(process_id)
         del self.leases[lease.tenant, lease.lease_id]
         self.leases_of.drop(lease.tenant, lease.lease_id)
         lease.owner.lease_count -= 1
         lease.owner.lease_tombstones.leave(lease.lease_id, now)
+        self.ending.append(EndedLease(lease))
+
+    def holders(self, tenant: str) -> list[Lease]:
+        """Returns the leases of a tenant that may hold something: also those that ended lately."""
+        ended = [each.lease for each in self.ending if each.lease.tenant == tenant]
+        return [*self.leases_of.of(tenant).values(), *ended]
 
     def leave_tombstone(self, caller: Caller, now: float) -> None:
         """Prevents that the caller's tenant is ever granted this lease id."""

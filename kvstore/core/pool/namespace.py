@@ -29,7 +29,8 @@ class Namespace:
 
     ``removals`` counts removals of pages that may not return from tier 3. For each page store,
     ``removing`` of these are not reported yet, and ``losses`` counts how often it lost pages.
-    ``journal`` is that of the cache, or None.
+    ``journal`` is that of the cache, or None. ``condemned`` has the keys of condemned nodes, as
+    ``index/condemned.py`` explains.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Namespace:
         self.counters = Counters()
         self.detached_page_count = 0
         self.named_pin_count = 0
+        self.condemned: dict[Node, bytes] = {}
         self.prefills = Prefills(arena.owner, self.width)
         self.removals = 0
         self.removing: tuple[int, ...] = (0,)

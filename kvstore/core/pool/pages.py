@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
 from kvstore.core.index.path_hashes import hashes_to, remember
 from kvstore.core.index.radix import end_of_path, subtree, trim
+from kvstore.core.index.removal import work_of
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.journal.records import NO_PAGE
 from kvstore.core.pool.arena import Arena
@@ -205,7 +207,8 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     above = top.parent
     assert above is not None  # the root stays
     namespace = namespace_of(top)
-    if namespace.journal is not None:
+    if namespace.journal is not None and not has_left(top):
+        # That a condemned page leaves is written already, with everything below it.
         _write_removal(namespace, top, cause)
     for node in subtree(top):
         _note_removed(namespace, node, cause)
@@ -262,23 +265,26 @@ def _anchors(node: Node) -> list[Anchor]:
     return [anchor for copies in node.leaves() for anchor in copies.anchors]
 
 
-def remove_corrupt(at: Position) -> Removed:
+def remove_corrupt(at: Position, most: int) -> Removed:
     """Removes the page that ends at ``at`` and everything below it, as :func:`remove` does.
 
     With a page of a KV cache group it removes the pages of the path after it: they may have been
     computed on it. Next tokens within the page go too, even if another page begins with the same
     tokens: they may have been computed on this page.
+
+    Condemns the pages instead if their removal is more than ``most`` work, as of ``removal_work``.
+    Then nobody finds them from now on, and no recovery does, but they have still to be removed.
     """
     top = at.node
     namespace = namespace_of(top)
     if is_group_page(top.edge):
         end = end_of_path(top)
-        return remove(top, Cause.CORRUPT).plus(remove_below(end))
+        return remove(top, Cause.CORRUPT).plus(remove_below(end, most))
     if at.pages > 1:
         namespace.index.split(top, at.pages - 1)
     above, page = top.parent, top.edge[: namespace.width]
     assert above is not None  # the root has no pages
-    removed = remove(top, Cause.CORRUPT)
+    removed = _remove_or_condemn(top, is_little=work_of(top, most) <= most)
     if above.next_tokens is not None:
         above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
         forget_ends(namespace, Position(above, len(above.slots)), page)
@@ -292,14 +298,31 @@ def forget_ends(namespace: Namespace, at: Position, page: bytes) -> None:
         namespace.journal.end(namespace.number, at.page_id, NO_PAGE, page, None)
 
 
-def remove_below(at: Position) -> Removed:
-    """Removes the pages that continue the path after ``at`` as corrupt. Pages of groups stay."""
+def _remove_or_condemn(top: Node, *, is_little: bool) -> Removed:
+    """Removes ``top`` and everything below it as corrupt, or condemns it if that is much work."""
+    if is_little:
+        return remove(top, Cause.CORRUPT)
+    namespace = namespace_of(top)
+    if namespace.journal is not None:
+        _write_removal(namespace, top, Cause.CORRUPT)
+    namespace.index.condemn(top)
+    return Removed(0, 0)
+
+
+def remove_below(at: Position, most: int) -> Removed:
+    """Removes the pages that continue the path after ``at`` as corrupt. Pages of groups stay.
+
+    Condemns the pages beyond ``most`` work, as :func:`remove_corrupt` does. Costs a few steps for
+    each child, however many there are.
+    """
     namespace, removed = namespace_of(at.node), Removed(0, 0)
     is_inside = at.pages < len(at.node.slots)
     above = namespace.index.split(at.node, at.pages) if is_inside else at.node
     for child in list(above.children.values()):
-        if not is_group_page(child.edge):
-            removed = removed.plus(remove(child, Cause.CORRUPT))
+        if not is_group_page(child.edge) and child not in namespace.condemned:
+            work = work_of(child, most)
+            removed = removed.plus(_remove_or_condemn(child, is_little=work <= most))
+            most = max(most - work, 0)
     namespace.index.compact(above)
     return removed
 

@@ -171,7 +171,7 @@ class Tenant:
     def is_empty(self) -> bool:
         """Returns True if nothing refers to the tenant any more."""
         had = self.lease_count or self.namespace_count or self.arena_count
-        return not (had or self.tombstones)
+        return not (had or self.hold_count or self.tombstones)
 
     def require_lease_room(self) -> None:
         """Raises :class:`QuotaExceeded` if another lease is too many."""

@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Position
 from kvstore.core.index.path_hashes import PageName, PathHashes, hashes_to, kept_end, remember
 from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord, parts_of_pages
@@ -151,7 +152,7 @@ class DiskRead(Hold):
     @property
     def is_stale(self) -> bool:
         """True if its path left the index, or if pages of the namespace were removed since."""
-        left = bool(self.anchors) and self.anchors[0].node.detached
+        left = bool(self.anchors) and has_left(self.anchors[0].node)
         return left or self.removals != self.namespace.removals
 
 

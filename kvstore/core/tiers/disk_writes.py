@@ -9,6 +9,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
 from kvstore.core.index.radix import ancestor
@@ -59,7 +60,7 @@ class DiskWrite(Hold):
     @property
     def is_stale(self) -> bool:
         """True if a page of its path left the index since, or if it is finished."""
-        return not self.anchors or self.anchors[0].node.detached
+        return not self.anchors or has_left(self.anchors[0].node)
 
     def _find_pages(self) -> Iterator[WritePage]:
         extents = self.namespace.extents
@@ -78,7 +79,7 @@ def prepare(touch: Touch, most: int, number: int = 0) -> DiskWrite | None:
         # It was merged with the node below it, or it left.
         node = node.parent
     end = min(touch.end, node.start + len(node.slots))
-    if node.detached or end <= touch.start or namespace_of(node).removing[number]:
+    if has_left(node) or end <= touch.start or namespace_of(node).removing[number]:
         return None
     at = ancestor(Position(node, len(node.slots)), end)
     start = max(touch.start, kept_end(at, number))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.path_hashes import PageName, PathHashes, hashes_to
 from kvstore.core.index.radix import ancestor
@@ -93,7 +94,7 @@ class GroupRead(Hold):
     @property
     def is_stale(self) -> bool:
         """True if its path left the index, or if pages of the namespace were removed since."""
-        return self.anchors[0].node.detached or self.removals != self.namespace.removals
+        return has_left(self.anchors[0].node) or self.removals != self.namespace.removals
 
     def release(self) -> None:
         """Releases all that it holds."""

@@ -44,9 +44,14 @@ class LoadDecision:
         probe_seconds: float = PROBE_SECONDS,
         look_seconds: float = 0.0,
     ) -> None:
-        self.look_seconds = look_seconds
+        self._first_look_seconds = look_seconds
         self._memory_seconds = memory_seconds
         self._probe_seconds = probe_seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all measurements, for a tier that was away and works again."""
+        self.look_seconds = self._first_look_seconds
         self._looked_at: float | None = None
         self._look_tried_at: float | None = None
         self._bytes = 0.0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import Leaf, Victim
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
 from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
@@ -181,7 +182,7 @@ def _checksum(namespace: Namespace, slot: int) -> int:
 def _fits(at: Position, tier: int) -> bool:
     """Returns True if a page can get a copy: it is cached, and the next one without a copy."""
     node, parent = at.node, at.node.parent
-    if node.detached:
+    if has_left(node):
         return False
     if tier == FIRST:
         return node.copy_count == at.pages - 1
@@ -294,7 +295,7 @@ class Moves:
             while not node.slots and node.parent is not None:
                 # It was merged with the node below it, or it left.
                 node = node.parent
-            if node.slots and not node.detached:
+            if node.slots and not has_left(node):
                 room = min(left, MOVE_PAGES)
                 if tier == FIRST:
                     room = min(room, self._room_to_promote(namespace_of(node).arena))
@@ -323,8 +324,9 @@ class Moves:
         rest = _drop_copied(victims)
         done = done or len(rest) < len(victims)
         for leaf in rest:
-            if self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
-                # A page that was used once is not worth a copy.
+            is_selective = self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE
+            if is_selective or has_left(leaf.node):
+                # A page that was used once is not worth a copy, and a condemned one gets none.
                 leaf.node.tree.leaf_changed(leaf.node)
                 continue
             at = Position(leaf.node, leaf.copy_count)

@@ -30,6 +30,14 @@ def group_marker(group: int, width: int) -> bytes:
     return marker + b"\xff" * (width - len(marker))
 
 
+def hidden_key(number: int) -> bytes:
+    """Returns a key that no page has: neither one of a path, nor one of a group.
+
+    Keys of different numbers differ, and none begins with another. It names group 0.
+    """
+    return MARK + bytes(TOKEN_BYTES) + number.to_bytes(8, "little")
+
+
 def is_group_page(tokens: bytes) -> bool:
     """Returns True if ``tokens`` are those of a page of a group, not of a path."""
     return tokens.startswith(MARK)

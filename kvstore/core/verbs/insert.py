@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.records import HAS_CHECKSUMS, INSERTED, NO_PAGE, PAGES_FORM
@@ -320,7 +321,7 @@ def parent_of(reservation: Reservation, base: Hold | None) -> Position:
     ``base`` holds the path there. Raises ParentNotCovered or ParentDetached.
     """
     parent = covered_position(reservation.namespace, base, reservation.whole_end)
-    if parent.node.detached:
+    if has_left(parent.node):
         raise ParentDetached(page_position=reservation.whole_end)
     return parent
 
@@ -489,7 +490,7 @@ def store_next_token(
     base = base_of(lease, reservation, sequence)
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
-    if not length or last.node.detached:
+    if not length or has_left(last.node):
         return
     tail = sequence.tokens[len(sequence.tokens) - rest :]
     journal = namespace.journal

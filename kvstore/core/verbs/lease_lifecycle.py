@@ -57,6 +57,8 @@ class Lifecycle:
     def revoke(self, caller: Caller, now: float) -> list[LeaseChange]:
         """Ends the caller's own lease. For an admin without its secret, expires it.
 
+        As for :meth:`end`, ``return_holds`` may have to go on.
+
         An id that the caller's tenant does not know leaves a tombstone there, and the call
         succeeds. Tenants choose their ids, so an admin's revoke is for all that chose this.
         """
@@ -69,11 +71,12 @@ class Lifecycle:
                 if not process.connected:
                     # It has no way left to report, and its lease reports that all is done.
                     self._state.mappings.forget(process.process_id)
-            return [self.end(lease, now)]
+            return self.end(lease, now)
         if caller.identity.admin:
             named = table.named(caller.lease_id)
             if named:
-                return [change for each in named for change in self._expire_lease(each, now)]
+                changes = [change for each in named for change in self._expire_lease(each, now)]
+                return [*changes, *self.return_holds()]
         elif lease is not None:
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
         if self._state.journal is not None:
@@ -82,13 +85,16 @@ class Lifecycle:
         return []
 
     def expire(self, now: float) -> list[LeaseChange]:
-        """Expires the leases past their TTL, drops old tombstones, and returns the changes."""
+        """Expires the leases past their TTL, drops old tombstones, and returns the changes.
+
+        As for :meth:`end`, ``return_holds`` may have to go on.
+        """
         self._state.events.now = now
         changes = []
         for lease in self._state.table.overdue(now):
             changes += self._expire_lease(lease, now)
         self._state.table.expire_tombstones(now)
-        return changes
+        return [*changes, *self.return_holds()]
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
         """Attaches a process to the caller's lease. The same number again reconnects it."""
@@ -161,39 +167,58 @@ class Lifecycle:
             process.connected = False
 
     def process_died(self, process_id: int, now: float) -> list[LeaseChange]:
-        """Removes a process that is proven dead. The last process of a lease ends it."""
+        """Removes a process that is proven dead. The last process of a lease ends it.
+
+        As for :meth:`end`, ``return_holds`` may have to go on.
+        """
         self._state.mappings.forget(process_id)
         lease = self._state.table.unbind(process_id)
         if lease is not None and self._state.journal is not None:
             self._state.journal.clear(Table.PROCESSES, process_id)
         if lease is None or lease.processes:
             return []
-        return [self.end(lease, now)]
+        return self.end(lease, now)
 
-    def end(self, lease: Lease, now: float) -> LeaseChange:
-        """Ends a lease: everything that it owns goes back, and its id leaves a tombstone."""
-        change = lease.change("ended")
+    def end(self, lease: Lease, now: float) -> list[LeaseChange]:
+        """Ends a lease: everything that it owns goes back, and its id leaves a tombstone.
+
+        Nobody finds the lease any more. If it has many holds, only the first of them are back by
+        now: :meth:`return_holds` returns the others, and the change once they are back.
+        """
+        self._end(lease, now)
+        return self.return_holds()
+
+    def return_holds(self) -> list[LeaseChange]:
+        """Gives back some holds of leases that ended, about ``holds_at_once`` of them.
+
+        MUST be called again while the table's ``ending`` has any lease. Returns the changes of
+        those that hold nothing any more.
+        """
+        ending, most = self._state.table.ending, self._state.holds_at_once
+        changes = []
+        while ending and most > 0:
+            most -= ending[0].give_back(most, self._state.journal)
+            if ending[0].is_done:
+                changes.append(ending.popleft().change())
+        return changes
+
+    def _end(self, lease: Lease, now: float) -> None:
+        """Ends a lease, whose holds have still to go back."""
         self._note(lease, LeaseStep.ENDED, now)
         self._write_end(lease)
-        for pin in list(lease.pins.values()):
-            lease.drop_pin(pin)
-        for reservation in list(lease.reservations.values()):
-            lease.drop_reservation(reservation)
         self._state.ended.add(lease.counters)
         self._state.table.remove(lease, now)
-        return change
 
     def _write_end(self, lease: Lease) -> None:
-        """Writes to the journal that a lease ends. Its first write is what ends the lease."""
+        """Writes to the journal that a lease ends. The first write is what ends the lease.
+
+        A recovery does not have its holds from then on.
+        """
         journal = self._state.journal
         if journal is None:
             return
         journal.clear(Table.LEASES, lease.number)
         journal.end_lease(lease.tenant, lease.lease_id)
-        for pin_id in lease.pins:
-            journal.drop(lease.number, pin_id)
-        for reservation_id in lease.reservations:
-            journal.withdraw(lease.number, reservation_id)
         for process_id in lease.processes:
             journal.clear(Table.PROCESSES, process_id)
 
@@ -205,7 +230,8 @@ class Lifecycle:
     def _expire_lease(self, lease: Lease, now: float) -> list[LeaseChange]:
         """Ends a lease past its TTL. Quarantines it while a process may use its memory."""
         if not lease.processes or lease.forsaken:
-            return [self.end(lease, now)]
+            self._end(lease, now)
+            return []
         if lease.state is LeaseState.EXPIRED:
             return []
         lease.quarantine()

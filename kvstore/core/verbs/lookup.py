@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from kvstore.core.index.condemned import attached_end, has_left
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor, path_tokens
 from kvstore.core.leases.holds import Hold, covered_position
@@ -139,7 +140,7 @@ def cached_end(
     base = None if lease is None else lease.base_of(namespace, sequence)
     depth = namespace.page_position(sequence.position)
     start = covered_position(namespace, base, depth)
-    if base is not None and start.node.detached:
+    if base is not None and has_left(start.node):
         return _attached_end(base, namespace)
     return namespace.index.descend(start, sequence.tokens, pages - depth)
 
@@ -149,7 +150,7 @@ def _attached_end(hold: Hold, namespace: Namespace) -> Position:
     last = hold.anchors[-1]
     if last.node.detached:
         return Position(namespace.index.root, 0)
-    return Position(last.node, last.pages)
+    return attached_end(Position(last.node, last.pages))
 
 
 def _clip(lease: Lease, namespace: Namespace, at: Position) -> tuple[Position, Tiers]:

@@ -293,7 +293,7 @@ class Namespaces:
             namespace, list(root.children.values()), Cause.NAMESPACE_DELETED
         )
         state = self._state
-        for lease in state.table.leases_of.of(namespace.tenant).values():
+        for lease in state.table.holders(namespace.tenant):
             for reservation in lease.reservations.values():
                 if reservation.namespace is namespace:
                     reservation.drop_prefill()

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor
 from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord, parts_of_pages
@@ -133,7 +134,7 @@ def require_parents(
     # Where the deepest page can be, so can the others.
     last = max(each.position for each in pages)
     if covered is None:
-        if covered_position(namespace, base, last + 1).node.detached:
+        if has_left(covered_position(namespace, base, last + 1).node):
             raise ParentDetached(page_position=last)
     elif last >= covered:
         raise ParentNotCovered(page_position=last + 1, covered=covered)
@@ -201,7 +202,7 @@ class GroupPublishing:
         namespace = reservation.namespace
         state, marker = self._state, group_marker(page.group, namespace.width)
         there = at.node.children.get(marker) if at.pages == len(at.node.slots) else None
-        if there is not None or at.node.detached:
+        if there is not None or has_left(at.node):
             if there is not None:
                 state.touch(Position(there, 1))
             return None

@@ -4,6 +4,8 @@
 pages of it are to be read first. The caller reads them. ``remove_corrupt`` removes damaged ones
 from the index. ``settle`` then says if the answer may be given or has to be asked for again.
 The pin keeps the pages from being recycled while they are read.
+If much follows a damaged page, ``remove_condemned`` removes it in parts, and nobody finds it
+meanwhile.
 """
 
 from bisect import bisect_right
@@ -13,16 +15,18 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Anchor, Node, Position
 from kvstore.core.index.path_hashes import hash_at
 from kvstore.core.index.radix import end_of_path
+from kvstore.core.index.removal import part_of
 from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import forget_ends, remove_below, remove_corrupt
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import is_group_page
-from kvstore.core.values.requests import MatchOptions
+from kvstore.core.values.requests import MatchOptions, Removed
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import LeaseNotFound, PageCorrupt
 
@@ -61,7 +65,10 @@ class Inspection(NamedTuple):
 
 
 class Verifying:
-    """Concludes inspections: removes damaged pages, and says if the answer may be given."""
+    """Concludes inspections: removes damaged pages, and says if the answer may be given.
+
+    A step removes about ``work_at_once`` of the state at most, as ``removal_work`` counts it.
+    """
 
     def __init__(self, state: CacheState) -> None:
         self._state = state
@@ -73,7 +80,8 @@ class Verifying:
 
         Returns those of ``corrupt`` that were still there. Others left the index meanwhile, or lost
         their slot; of those that left, drops the next tokens within them. ``read_count`` pages were
-        read. Raises nothing, since the lease may be gone by now.
+        read. If much is below them, ``remove_condemned`` has still to remove it. Raises nothing,
+        since the lease may be gone by now.
         """
         lease, namespace = inspection.lease, inspection.pin.namespace
         counted = lease.counters if self._state.table.has(lease) else self._state.ended
@@ -91,10 +99,27 @@ class Verifying:
             at = _place_of(page)
             if at is not None:
                 self._remove_from_disk(namespace, at)
-                self._state.count_removed(namespace, remove_corrupt(at), Cause.CORRUPT)
+                self._count(namespace, remove_corrupt(at, self._state.work_at_once))
         for counters in every:
             counters.corrupt_page_count += len(found)
         return found
+
+    def remove_condemned(self) -> bool:
+        """Removes a part of the condemned pages. Returns True if any may be left.
+
+        MUST be called again until then. A part is about ``work_at_once``.
+        """
+        condemned = self._state.condemned
+        while condemned:
+            namespace = next(iter(condemned))
+            # Some may have left with what is above them.
+            tops = [each for each in namespace.condemned if not each.detached]
+            if tops:
+                part = part_of(namespace.index, tops[:1], self._state.work_at_once)
+                self._state.remove_pages(namespace, part or tops[:1], Cause.CORRUPT)
+                return True
+            del condemned[namespace]
+        return False
 
     def settle(self, inspection: Inspection, corrupt: Items[PageCheck]) -> bool:
         """Returns True if the match may be answered, and False if it has to be asked for again.
@@ -121,7 +146,7 @@ class Verifying:
         anchors = [*pin.anchors, *pin.group_anchors]
         if source is not None:
             anchors += source.anchors
-        if True not in [anchor.node.detached for anchor in anchors]:
+        if not any(has_left(anchor.node) for anchor in anchors):
             self._state.count_answer(lease, pin)
             return True
         self.withdraw(inspection)
@@ -188,7 +213,13 @@ class Verifying:
         if not namespace.deleted and pin.held_end >= end:
             at = namespace.index.descend(at, pin.tokens(), end)
         if end and at.depth == end:
-            self._state.count_removed(namespace, remove_below(at), Cause.CORRUPT)
+            self._count(namespace, remove_below(at, self._state.work_at_once))
+
+    def _count(self, namespace: Namespace, removed: Removed) -> None:
+        """Counts corrupt pages that left. Remembers the namespace if others are condemned."""
+        self._state.count_removed(namespace, removed, Cause.CORRUPT)
+        if namespace.condemned:
+            self._state.condemned[namespace] = None
 
 
 def inspection_of(
@@ -296,6 +327,6 @@ def _place_of(page: PageCheck) -> Position | None:
         return None
     while node is not None and node.start >= page.end:
         node = node.parent
-    if node is None or node.detached:
+    if node is None or has_left(node):
         return None
     return Position(node, page.end - node.start)

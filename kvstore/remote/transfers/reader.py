@@ -28,8 +28,11 @@ from kvstore.storage.page_store import Content, PageKey, PageRead, ReadAnswer, s
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Bytes of one call of the engine, each of which stays in memory until the call has returned.
-CALL_BYTES: Final = 16 << 20
+# Bytes of one call of the engine, unless fewer pages would come. Each call uses the same memory,
+# which is then in the processor's cache: calls of 16 MiB took 0.07 s more of it for a gigabyte.
+CALL_BYTES: Final = 2 << 20
+# An engine sends a page of a call while the one before it is opened.
+CALL_PAGES: Final = 2
 # The part of a read's time that is left for the second look at the revisions.
 RESERVE: Final = 0.1
 CLOSE_SECONDS: Final = 10.0
@@ -291,11 +294,11 @@ class Reader:
 
 
 def _calls_of(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Yields the pages of each call of the engine, in order: ``CALL_BYTES``, or one page."""
+    """Yields the pages of each call of the engine, in order: of ``CALL_BYTES``, or a few pages."""
     call: list[_Wanted] = []
     size = 0
     for each in wanted:
-        if call and size + each.page.page_bytes > CALL_BYTES:
+        if len(call) >= CALL_PAGES and size + each.page.page_bytes > CALL_BYTES:
             yield call
             call, size = [], 0
         call.append(each)

@@ -26,7 +26,8 @@ from kvstore.service.clock import Clock
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 PAGES_A_BATCH: Final = 64
-BYTES_A_BATCH: Final = 16 << 20
+# Small enough that the writers take turns to seal and to send a prompt.
+BYTES_A_BATCH: Final = 8 << 20
 # Pages that changed in this host's memory, within so many seconds, that stop its writes.
 MOST_FAULTS: Final = 3
 FAULT_SECONDS: Final = 3600.0

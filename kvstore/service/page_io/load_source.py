@@ -77,11 +77,13 @@ class LoadSource:
         self._mutex = Lock()
         prior = 0.0 if tier.page_store is None else tier.page_store.facts.look_seconds
         self._decision = LoadDecision(look_seconds=prior)
+        self._was_away = False
         self._counts = _Counts()
 
     def usable(self) -> PageStore | None:
         """Returns the page store if it may have pages now."""
         page_store = self.tier.usable()
+        self._was_away = self._was_away or page_store is None
         return None if page_store is None or page_store.is_empty else page_store
 
     @property
@@ -110,6 +112,10 @@ class LoadSource:
         if page_store is None or not self.is_shared:
             return page_store is not None
         with self._mutex:
+            if self._was_away:
+                # The last looks before it was away were late, and say nothing of it now.
+                self._was_away = False
+                self._decision.restart()
             worth = self._decision.worth_looking(
                 wanted,
                 prefill_tokens_per_second=speed,

@@ -23,7 +23,9 @@ from support import machine
 
 ENGINES = ("", "valkey")
 # Loads from an engine evict no page that was used in the last minute, so some have to be free.
-HOST_SLOTS = 4_096
+HOST_SLOTS = 8_192
+# Workers with a fault, and engines: of a lone host, and of each of several.
+WORKERS, ENGINE_COUNT = (6, 3), (2, 1)
 
 
 def known_mutant(name: str) -> str:
@@ -59,9 +61,15 @@ def main(  # noqa: PLR0913  # options
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Requests in the Mooncake format."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Light workers with a fault each.")] = 6,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Light workers with a fault each: 6, or 3 a host."),
+    ] = None,
     steady: Annotated[int, typer.Option(min=1, help="Light workers without.")] = 2,
-    engines: Annotated[int, typer.Option(min=0, help="Engines with a model.")] = 2,
+    engines: Annotated[
+        int | None,
+        typer.Option(min=0, help="Engines with a model: 2, or 1 a host."),
+    ] = None,
     corrupt: Annotated[int, typer.Option(min=0, help="Cached pages to flip a byte of.")] = 0,
     faults: Annotated[
         str,
@@ -69,7 +77,7 @@ def main(  # noqa: PLR0913  # options
     ] = "",
     tier1_bytes: Annotated[
         int,
-        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 4,096 with --hosts."),
+        typer.Option(help="Memory of tier 1; pages have 4 KiB. Zero: 128, or 8,192 with --hosts."),
     ] = 0,
     tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
     tier3_bytes: Annotated[
@@ -103,9 +111,9 @@ def main(  # noqa: PLR0913  # options
     plan = Plan(
         minutes=0.25 if quick else minutes,
         seed=seed or secrets.randbits(31),
-        workers=workers,
+        workers=WORKERS[hosts > 1] if workers is None else workers,
         steady=steady,
-        engines=engines,
+        engines=ENGINE_COUNT[hosts > 1] if engines is None else engines,
         corrupt=corrupt,
         trace=trace,
         faults=faults,

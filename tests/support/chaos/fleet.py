@@ -26,7 +26,7 @@ from chaos.worker import Orders
 PATHS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3] / "benchmarks")]
 NURSERY = "from chaos.nursery import main"
 TTL = 1.0
-# Longer than a server is away, so that sessions outlive it.
+# Longer than a server is away, so that sessions outlive it, and than a busy machine stops one.
 LONG_TTL = 20.0
 # Requests of a trace that are replayed.
 REQUESTS = 4_000
@@ -96,13 +96,17 @@ class Fleet:
             life=fault.life if fault else life,
             faults=fault.text if fault else "",
             kind=fault.kind if fault else "",
-            # A worker that is stopped has to be seen past its time to live.
-            ttl=LONG_TTL if self._outlive and (not fault or fault.action != STOP) else TTL,
+            ttl=self._ttl(fault),
             other_dir=self._other_dir,
         )
         self._workers[number] = Worker(orders, fault)
         self._send(orders._asdict())
         self._tally.add("workers")
+
+    def _ttl(self, fault: Fault | None) -> float:
+        # A worker that is stopped has to be seen past its time to live.
+        is_stopped = fault is not None and fault.action == STOP
+        return LONG_TTL if (self._outlive or self._other_dir) and not is_stopped else TTL
 
     def refill(self, size: int) -> None:
         """Starts one worker with a fault if fewer than ``size`` have one and the gap is over."""

@@ -24,7 +24,7 @@ def _expiry_frees_slots() -> None:
     """A lease past its TTL ends as if its processes were dead."""
 
     def expire_lease(self: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
-        return [self.end(lease, now)]
+        return self.end(lease, now)
 
     Lifecycle._expire_lease = expire_lease  # type: ignore[method-assign]  # the fault
 

@@ -23,11 +23,15 @@ from support.succession.holder import Holder
 POOL_SLOTS, EXTENT_SLOTS = 128, 32
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
-# With several hosts, so that as many pages come from the engine as are computed.
-HOSTS_LOAD_SPEED = 8.0
+# With several hosts, so that most pages are new to the other host. It asks for a request after
+# so many others, when the engine has the pages.
+HOSTS_LOAD_SPEED = 24.0
+HOSTS_LAG = 2 * WINDOW
+# Removers of each host: most turns end early, since something happens to a host or to the engine.
+REMOVERS = 2
 # Seconds between two faults of a server that is one of several: what travels by the engine
 # needs both ends.
-HOSTS_GAP = 6.0
+HOSTS_GAP = 8.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
 CALM_LIMIT, END_LIMIT = 90.0, 60.0
 # Seconds that a run may take longer until everything has happened.
@@ -226,12 +230,12 @@ class Run:
             for _ in range(self._plan.steady):
                 host.fleet.start("light")
             host.fleet.start("operator")
-            if self._plan.remote:
+            for _ in range(REMOVERS if self._plan.remote else 0):
                 host.fleet.start("remover")
         while self._goes_on(passed := time.monotonic() - begun):
             for number, host in enumerate(hosts):
                 # Each host asks for what the one before it computed a while ago.
-                place = start + int(passed * self._plan.load_speed) - number * WINDOW
+                place = start + int(passed * self._plan.load_speed) - number * HOSTS_LAG
                 host.control.begun = max(place, 0)
                 host.fleet.refill(self._plan.workers)
             self._step(hosts)

@@ -31,6 +31,13 @@ MOVED: dict[str, Callable[[store_pb2.GetStatsResponse], int]] = {
     "remote_kept": lambda stats: stats.remote.written_page_count,
     "remote_rejected": lambda stats: sum(each.count for each in stats.remote.rejected_pages),
     "remote_away": lambda stats: stats.remote.away_count,
+    "remote_looks_hit": lambda stats: stats.remote.hit_look_count + stats.remote.partial_look_count,
+    "remote_looks_missed": lambda stats: stats.remote.missed_look_count,
+    "remote_looks_skipped": lambda stats: stats.remote.skipped_look_count,
+    "remote_looks_failed": lambda stats: stats.remote.failed_look_count,
+    "remote_declined": lambda stats: stats.remote.declined_load_count,
+    "remote_late": lambda stats: stats.remote.late_load_count,
+    "remote_refused": lambda stats: sum(each.count for each in stats.remote.refused_pages),
 }
 REMOTE_OPEN = store_pb2.RemoteStats.STATE_OPEN
 STATES = ("free", "reserved", "cached", "detached", "moving", "quarantined")

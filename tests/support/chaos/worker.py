@@ -37,6 +37,9 @@ STEP = 3
 SLOW_PREFILL = 20
 # Between two looks at what another computes, and after a failure, in seconds.
 YIELD = 0.01
+# Between two requests, where hosts share an engine: a store copies pages to it in the time that
+# its calls leave.
+PAUSE = 0.03
 
 
 class Orders(NamedTuple):
@@ -98,6 +101,8 @@ class LightWorker:
             if self._control.phase >= Phase.CALM:
                 plan_faults("")
             self.request()
+            if self._orders.other_dir:
+                time.sleep(PAUSE)
         if self._control.phase >= Phase.CALM:
             plan_faults("")
         while self._kept:

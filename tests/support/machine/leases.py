@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from kvstore import errors
+from kvstore.core.leases.lease import LeaseChange
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, Sequence
 from machine.state import ADMIN, COUNTS, EPOCH, OWNER, SELDOM, MachineState
 from naive.copies import FIRST
@@ -92,7 +93,8 @@ def advance(machine: MachineState, seconds: float, *, late: bool) -> None:
         if not late and not lease.expired:
             renew_one(machine, lease)
     machine.neighbour.renew(machine.now)
-    changes = {change.lease_id: change.change for change in machine.cache.expire(machine.now)}
+    ended = all_back(machine, machine.cache.expire(machine.now))
+    changes = {change.lease_id: change.change for change in ended}
     expected = {}
     for lease in list(machine.model.leases.values()):
         if lease.renewed_at + lease.ttl <= machine.now and not lease.expired:
@@ -119,10 +121,11 @@ def leave(machine: MachineState, data: st.DataObject, how: str) -> None:
     if how == "dies" and lease.processes:
         die(machine, lease, data.draw(st.sampled_from(sorted(lease.processes))))
     elif how == "revokes":
-        machine.cache.revoke(machine.caller(lease), machine.now)
+        all_back(machine, machine.cache.revoke(machine.caller(lease), machine.now))
         machine.model.end(lease)
     elif how == "is expired":
-        machine.cache.revoke(Caller(ADMIN, lease.lease_id, b"other", None), machine.now)
+        admin = Caller(ADMIN, lease.lease_id, b"other", None)
+        all_back(machine, machine.cache.revoke(admin, machine.now))
         # Both tenants chose this id.
         machine.neighbour.leave(lease.lease_id, machine.now)
         lease.expired = True
@@ -132,13 +135,21 @@ def leave(machine: MachineState, data: st.DataObject, how: str) -> None:
 
 def die(machine: MachineState, lease: ModelLease, process_id: int) -> None:
     """A process is proven dead; with a worker's last one all it held goes back."""
-    changes = machine.cache.process_died(process_id, machine.now)
+    changes = all_back(machine, machine.cache.process_died(process_id, machine.now))
     assert machine.cache.process_died(process_id, machine.now) == []
     del lease.processes[process_id]
     machine.model.given.pop(process_id, None)
     assert [each.change for each in changes] == ([] if lease.processes else ["ended"])
     if not lease.processes:
         machine.model.end(lease)
+
+
+def all_back(machine: MachineState, changes: list[LeaseChange]) -> list[LeaseChange]:
+    """Gives back all that ended leases held, a hold at a time; returns all changes."""
+    while machine.cache.table.ending:
+        machine.core_invariants.check()
+        changes = [*changes, *machine.cache.return_holds()]
+    return changes
 
 
 @precondition(lambda machine: machine.model.ended)

@@ -74,6 +74,8 @@ class Neighbour:
         """Revokes a lease, if the neighbour has it: what an admin's revoke of its id calls for."""
         if lease_id in self.leases:
             self._cache.revoke(self._caller(lease_id), now)
+            while self._cache.table.ending:
+                self._cache.return_holds()
             del self.leases[lease_id]
 
     def renew(self, now: float) -> None:

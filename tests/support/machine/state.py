@@ -13,6 +13,7 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex, path_tokens, subtree
+from kvstore.core.index.removal import NODE_WORK
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.copy_changes import CopySweep
 from kvstore.core.tiers.disk_reads import DiskRead
@@ -77,6 +78,12 @@ class MachineState(RuleBasedStateMachine):
             index=type(self).index,
             page_stores=1,
         )
+        # Leases with two holds end in parts.
+        self.cache.state.holds_at_once = 1
+        if self.tier_count == 1:
+            # A corrupt page leaves in parts if another node continues it. With two tiers other
+            # copies are kept then than if all leave at once, as the model's do.
+            self.cache.state.work_at_once = 2 * NODE_WORK
         self.neighbour = Neighbour(self.cache)
         self.core_invariants = Invariants(self.cache)
         self.model = Model(width=self.page_tokens * 4)

@@ -118,15 +118,25 @@ def judge(
         machine.model.disk.removals += 1
     COUNTS["corrupt pages"] += len(removed)
     gone = any(not machine.model.has(prefix, slot) for slot, prefix in prefixes.items())
+    machine.core_invariants.check()
     try:
         settled = machine.cache.settle(inspection, bad)
     except errors.PageCorrupt:
         assert repeat
         assert bad
         return True
+    finally:
+        all_gone(machine)
     assert settled == (repeat or not gone)
     assert not (repeat and bad)
     return settled
+
+
+def all_gone(machine: MachineState) -> None:
+    """Removes all that continues corrupt pages, a part at a time."""
+    while machine.cache.remove_condemned():
+        COUNTS["parts of corrupt pages"] += 1
+        machine.core_invariants.check()
 
 
 def forget_ends_within(machine: MachineState, prefix: bytes) -> None:

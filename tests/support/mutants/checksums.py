@@ -47,7 +47,7 @@ CHECKSUM_MUTANTS = [
         "answer-with-a-removed-page-is-given",
         "kvstore.core.verbs.verify",
         "Verifying.settle",
-        "True not in [anchor.node.detached for anchor in anchors]",
+        "not any((has_left(anchor.node) for anchor in anchors))",
         "True",
     ),
     Mutant(

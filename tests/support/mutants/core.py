@@ -105,15 +105,15 @@ MUTANTS = [
     ),
     Mutant(
         "reservations-of-an-ended-lease-kept",
-        "kvstore.core.verbs.lease_lifecycle",
-        "Lifecycle.end",
+        "kvstore.core.leases.ended_lease",
+        "EndedLease.give_back",
         "lease.drop_reservation(reservation)",
         "pass",
     ),
     Mutant(
         "pins-of-an-ended-lease-kept",
-        "kvstore.core.verbs.lease_lifecycle",
-        "Lifecycle.end",
+        "kvstore.core.leases.ended_lease",
+        "EndedLease.give_back",
         "lease.drop_pin(pin)",
         "pass",
     ),
@@ -122,13 +122,13 @@ MUTANTS = [
         "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle._expire_lease",
         "lease.expired_at = now",
-        "return [self.end(lease, now)]",
+        "return self.end(lease, now)",
     ),
     Mutant(
         "insert-under-a-detached-path",
         "kvstore.core.verbs.insert",
         "parent_of",
-        "parent.node.detached",
+        "has_left(parent.node)",
         "False",
     ),
     Mutant(
@@ -275,7 +275,7 @@ MUTANTS = [
         "next-token-of-a-removed-page",
         "kvstore.core.verbs.insert",
         "store_next_token",
-        "if not length or last.node.detached:\n    return",
+        "if not length or has_left(last.node):\n    return",
         "beyond = sequence.tokens[len(sequence.tokens) - rest :]\n"
         "there = not rest or namespace.index.beginning_with(at, beyond)\n"
         "if not length or at.node.detached or not there:\n    return",

@@ -60,7 +60,7 @@ DISK_AND_HOST_MUTANTS = [
         "loaded-under-a-detached-parent",
         "kvstore.core.tiers.disk_reads",
         "DiskRead.is_stale",
-        "bool(self.anchors) and self.anchors[0].node.detached",
+        "bool(self.anchors) and has_left(self.anchors[0].node)",
         "False",
     ),
 ]

@@ -34,7 +34,7 @@ EVENT_MUTANTS = [
     Mutant(
         "a-lease-ends-untold",
         "kvstore.core.verbs.lease_lifecycle",
-        "Lifecycle.end",
+        "Lifecycle._end",
         "self._note(lease, LeaseStep.ENDED, now)",
         "pass",
     ),

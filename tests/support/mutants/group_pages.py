@@ -58,14 +58,14 @@ GROUP_MUTANTS = [
         "cached-group-page-is-replaced",
         "kvstore.core.verbs.slot_moves",
         "GroupPublishing._publish_one",
-        "there is not None or at.node.detached",
+        "there is not None or has_left(at.node)",
         "at.node.detached",
     ),
     Mutant(
         "group-page-goes-below-a-removed-path",
         "kvstore.core.verbs.slot_moves",
         "require_parents",
-        "covered_position(namespace, base, last + 1).node.detached",
+        "has_left(covered_position(namespace, base, last + 1).node)",
         "covered_position(namespace, base, last + 1) is None",
     ),
     Mutant(

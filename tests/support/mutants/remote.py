@@ -137,8 +137,15 @@ REMOTE_MUTANTS = [
         "checksum-computed-on-receipt",
         "kvstore.remote.sealing",
         "PageSealer.open",
-        "xxh3_64_intdigest(plain[: page.page_bytes]) != checksum",
+        "xxh3_64_intdigest(plain) != checksum",
         "False",
+    ),
+    Mutant(
+        "plaintext-left",
+        "kvstore.remote.sealing",
+        "PageSealer.open",
+        "clear_bytes(plain)",
+        "pass",
     ),
     Mutant(
         "ancestors-not-refreshed",

@@ -171,6 +171,9 @@ class Host:
         for keeper in self.world.store.tier3.keepers:
             keeper.step()
 
+    def finish_writes(self) -> None:
+        """Waits until the shared page store has what was written to it. It has at once."""
+
     def insert(self, path: Path_, contents: list[bytes]) -> bool:
         """Publishes a path, if there are slots."""
         store, reservation_id = self.world.store, next(self.ids)
@@ -186,6 +189,9 @@ class Host:
         store.insert(self.caller, reservation_id, Sequence(tokens_of(path)), checksums=sums)
         store.abort(self.caller, [reservation_id])
         return True
+
+    def listen(self) -> None:
+        """Applies what it heard of in earlier calls."""
 
     def match(self, path: Path_) -> tuple[list[bytes], int]:
         """Matches a path. Returns the bytes of its pages, and the first that was not in memory."""
@@ -248,6 +254,7 @@ class HostMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         """Both hosts have a path that the first one computed."""
         self.write(0, (0, 1, 2), is_kept=True)
+        self.hosts[0].finish_writes()
         self.match(1, (0, 1, 2))
         self.write(1, (0, 1, 0), is_kept=True)
 
@@ -268,6 +275,9 @@ class HostMachine(RuleBasedStateMachine):
     def match(self, number: int, path: Path_) -> None:
         """Matches a path: each page is its own, and none was removed for this host."""
         host = self.hosts[number]
+        host.listen()
+        # A removal that it hears of during the match may come after its answer.
+        seen = host.seen
         contents, in_memory = host.match(path)
         for content, prefix in zip(contents, prefixes_of(path), strict=False):
             birth = self.births[int.from_bytes(content[:8])]
@@ -279,7 +289,7 @@ class HostMachine(RuleBasedStateMachine):
             is_fresh = not host.has_disk and len(prefix) > in_memory
             for each in self.removals:
                 is_of_it = prefix[: len(each.prefix)] == each.prefix and birth.at < each.at
-                known = each.revision is not None and host.seen >= each.revision
+                known = each.revision is not None and seen >= each.revision
                 known = known or (is_fresh and each.revision is not None)
                 heard = known or number == each.host
                 assert not (is_of_it and heard), "a removed page returned"

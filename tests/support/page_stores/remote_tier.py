@@ -268,18 +268,29 @@ class RemoteHost(Host):
     def remove(self, prefix: Path_) -> None:
         """Removes a prefix, and waits for the engine if it works."""
         super().remove(prefix)
-        if not self.waits and self.opened.store.state is StoreState.OPEN:
+        if self.is_well:
+            self.opened.settle()
+
+    def finish_writes(self) -> None:
+        """Waits for the threads that write."""
+        wait_until(lambda: not self.opened.store.use().queued_bytes)
+
+    @property
+    def is_well(self) -> bool:
+        """True if calls of the engine work, and the store knows it."""
+        return not self.waits and self.opened.store.state is StoreState.OPEN
+
+    def listen(self) -> None:
+        """Applies what it heard of, unless the engine is away."""
+        if self.is_well:
             self.opened.settle()
 
     def match(self, path: Path_) -> tuple[list[bytes], int]:
-        """Matches a path, after what was heard of in earlier calls was dealt with.
+        """Matches a path, and waits for a load that takes longer than the match.
 
-        Waits for a load that takes longer than the match: one that began before a removal may end
-        after it.
+        One that began before a removal may end after it.
         """
-        is_well = not self.waits and self.opened.store.state is StoreState.OPEN
-        if is_well:
-            self.opened.settle()
+        is_well = self.is_well
         found = super().match(path)
         if is_well:
             wait_until(lambda: not self.world.cache.disk_reads)

@@ -67,7 +67,7 @@ def publish_slots_of_the_dead() -> None:
             reserving, caller, namespace_id, sequence, *rest, reservation_id=reservation_id, **named
         )
 
-    def publish_and_end(lifecycle: Lifecycle, lease: Lease, now: float) -> LeaseChange:
+    def publish_and_end(lifecycle: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
         for reservation in lease.reservations.values():
             width = reservation.namespace.index.width
             tokens = asked[reservation.hold_id].tokens[: len(reservation.reserved) * width]
@@ -104,7 +104,7 @@ def end_leases_at_their_ttl() -> None:
     """Makes a lease past its TTL give everything back, even if its processes live."""
 
     def end_at_once(lifecycle: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
-        return [lifecycle.end(lease, now)]
+        return lifecycle.end(lease, now)
 
     Lifecycle._expire_lease = end_at_once  # type: ignore[method-assign]
 

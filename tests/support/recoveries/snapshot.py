@@ -3,6 +3,7 @@
 from typing import NamedTuple, TypeAlias
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.index.condemned import has_left
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import path_tokens, subtree
 from kvstore.core.leases.holds import Pin, Reservation, SourcePin
@@ -89,6 +90,9 @@ class Snapshot:
     def _add_pages(self, namespace: Namespace) -> None:
         index, extents = namespace.index, namespace.extents
         for node in subtree(index.root):
+            if has_left(node):
+                # Nobody finds a condemned page, and no recovery does.
+                continue
             above = path_tokens(Position(node, 0), index.width)
             for copies in node.leaves():
                 for number, slot in enumerate(copies.copied()):

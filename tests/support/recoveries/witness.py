@@ -147,7 +147,9 @@ class Witness:
         _check_generations(generations, tables, found)
         self._check_pages(before, after, found, generations)
         _check_holds(before, after, found)
-        if last and not after.emptying:
+        live = self._cache
+        is_whole = not (after.emptying or live.table.ending or live.state.condemned)
+        if last and is_whole:
             _check_whole(after, found)
             _check_counts(self._cache, cache)
             if isinstance(self.memory, CleanedMemory):

@@ -48,7 +48,8 @@ def page_of(pool: MHATokenToKVPool, number: int) -> torch.Tensor:
 
 def slots_of(numbers: Sequence[int]) -> torch.Tensor:
     """Returns the slots of some pages, as SGLang names them."""
-    return torch.cat([torch.arange(each * PAGE, (each + 1) * PAGE) for each in numbers])
+    tokens = [slot for each in numbers for slot in range(each * PAGE, (each + 1) * PAGE)]
+    return torch.tensor(tokens, dtype=torch.int64)
 
 
 def wipe(pool: MHATokenToKVPool) -> None:

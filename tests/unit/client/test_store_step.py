@@ -9,10 +9,12 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client import Namespace, Reservation, StoreBudget, StoreStep, errors
+from kvstore_client import Namespace, Prefetched, Reservation, StoreBudget, StoreStep, errors
 from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.lifecycle.store_connector import Connector
+from kvstore_client.namespace import PREFETCH
+from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.spare_slots import SpareSlots
 from kvstore_client.store_step import FEATURE
@@ -143,6 +145,44 @@ def test_a_step_is_one_call_in_order(rig: Rig) -> None:
         assert (match.page_count, match.pin_id) == (1, match_.match.pin_id)
     assert acquired.result().reservation is None
     assert rig.given_back() == ([match_.match.pin_id], [])
+
+
+def test_a_step_prefetches_for_requests_that_wait(rig: Rig) -> None:
+    """It has the tokens of each, and an error of one is its own."""
+    rig.session.features = frozenset({FEATURE, PREFETCH})
+    with StoreStep(rig.namespace) as step:
+        outcomes = [step.prefetch(TOKENS), step.prefetch(TOKENS[:4])]
+        rig.answer(
+            pb.StepResult(
+                prefetch=pb.PrefetchPrefixResponse(memory_token_count=4, declined_token_count=8)
+            ),
+            refused("INTERNAL"),
+        )
+    sent = [each.prefetch.sequence.tokens for each in rig.asked()]
+    assert sent == [pack_tokens(TOKENS), pack_tokens(TOKENS[:4])]
+    assert outcomes[0].result() == Prefetched(4, 0, 8)
+    assert outcomes[1].result().failure is not None
+    assert rig.given_back() == ([], [])
+
+
+def test_a_single_prefetch_needs_no_step(rig: Rig) -> None:
+    """It is the call of its own."""
+    rig.session.features = frozenset({FEATURE, PREFETCH})
+    rig.calls.answer("PrefetchPrefix", pb.PrefetchPrefixResponse(loading_token_count=4))
+    with StoreStep(rig.namespace) as step:
+        outcome = step.prefetch(TOKENS)
+    assert outcome.result() == Prefetched(loading_token_count=4)
+    assert "RunStep" not in rig.calls.requests
+
+
+def test_a_step_at_a_store_without_tier_3_prefetches_nothing(rig: Rig) -> None:
+    """The outcome is known before the step runs, and nothing is sent."""
+    step = StoreStep(rig.namespace)
+    assert step.prefetch(TOKENS).result() == Prefetched()
+    with pytest.raises(ValueError, match="token"):
+        step.prefetch([-1])
+    step.run()
+    assert "RunStep" not in rig.calls.requests
 
 
 def test_a_match_in_a_step_may_be_the_base_of_an_insert(rig: Rig) -> None:

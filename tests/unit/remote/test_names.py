@@ -90,7 +90,7 @@ def test_each_use_of_the_secret_has_a_label_of_its_own() -> None:
     """No digest of one use is one of another use, also for the same parts."""
     labels = [
         *(names_module._TAG, names_module._PAGE),
-        *(sealing._KEY, sealing._KEY_ID, revisions._LABEL),
+        *(sealing._KEY, sealing._KEY_ID, sealing._MASK, revisions._LABEL),
     ]
     digests = [keyed_digest(SECRET, label, 4, b"same") for label in labels]
     assert all(one != other for one, other in combinations(digests, 2))

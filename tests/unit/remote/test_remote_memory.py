@@ -15,8 +15,10 @@ from page_stores.remote_rig import SETTINGS, page_name, wait_until
 from xxhash import xxh3_64_intdigest
 
 from kvstore.remote.expiry import EngineClock
+from kvstore.remote.names import RemotePage
 from kvstore.remote.remote_store import EngineUnsuited
 from kvstore.remote.sealing import SEAL_BYTES, PageSealer
+from kvstore.remote.transfers.reader import _calls_of, _Wanted
 from kvstore.remote.transfers.upkeep import DELETE_SECONDS, Upkeep
 from kvstore.storage.page_store import PageRead, Presence, ReadAnswer
 from mutants.live import put_into_this_process
@@ -183,7 +185,7 @@ def test_an_answer_has_the_writers_checksum(host: RemoteHost) -> None:
 
 
 def test_plaintext_that_fails_its_tag_reaches_no_reader(host: RemoteHost) -> None:
-    """The memory of the reader, which workers map, stays as it was (B13)."""
+    """The memory of the reader, which workers map, is clear by the answer (B13)."""
     host.publish(0)
     host.spoil(0)
     into = memory(PAGE_BYTES)
@@ -192,13 +194,13 @@ def test_plaintext_that_fails_its_tag_reaches_no_reader(host: RemoteHost) -> Non
     host.store.read([PageRead(key(0), [into])], answers.append, inf)
     host.until(lambda: answers)
     assert answers[0].leading == 0
-    assert into == b"\5" * PAGE_BYTES
+    assert into == bytes(PAGE_BYTES)
 
 
 CHANGES: dict[str, tuple[Callable[[bytes], bytes], str, bool]] = {
     "flipped": (lambda value: value[:-1] + bytes([value[-1] ^ 1]), "seal", True),
     "truncated": (lambda value: value[:-1], "format", False),
-    "another version": (lambda value: b"KVR\x02" + value[4:], "format", False),
+    "another version": (lambda value: b"KVR\x01" + value[4:], "format", False),
     "another secret": (lambda value: value[:4] + b"\0\0\0\0" + value[8:], "secret", False),
 }
 
@@ -352,3 +354,17 @@ def test_an_engine_without_revisions_is_refused(
     monkeypatch.setattr(MemoryEngine, "capabilities", replace(able, revisions=False))
     with pytest.raises(EngineUnsuited):
         RemoteHost(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "calls"),
+    [(4096, 5, [5]), (1 << 20, 5, [2, 2, 1]), (8 << 20, 5, [2, 2, 1]), (700_000, 3, [2, 1])],
+    ids=["small", "medium", "large", "odd"],
+)
+def test_a_call_of_the_engine_has_few_pages(size: int, count: int, calls: list[int]) -> None:
+    """They are as many as stay in the processor's cache, and two where one is larger."""
+    page = RemotePage(bytes(32), 0, bytes(16), bytes(32), 0, size)
+    wanted = [_Wanted(number, page, b"", ()) for number in range(count)]
+    found = list(_calls_of(wanted))
+    assert [len(each) for each in found] == calls
+    assert [each.number for call in found for each in call] == list(range(count))

@@ -30,6 +30,8 @@ MUTANTS = {each.name: each for each in REMOTE_MUTANTS}
 
 
 # A control write may wait for a test.
+# A page that is being sent makes all others wait.
+ONE_WRITER = replace(SETTINGS, write_threads=1)
 PATIENT = replace(SETTINGS, timeout_seconds=LIMIT)
 
 
@@ -89,7 +91,7 @@ def a_restart_does_not_let_removed_pages_return(folder: Path) -> None:
 
 def a_page_waits_while_its_namespace_is_removed(folder: Path) -> None:
     """It was submitted before the removal, and is sent after it (A2)."""
-    with hosts(folder) as two:
+    with hosts(folder, ONE_WRITER) as two:
         two.a.publish(0)
         two.a.publish(0, namespace=OTHER)
         two.a.engine.set(is_hung=True, hangs=lambda call: call == "put_many")
@@ -109,7 +111,7 @@ def a_page_waits_while_its_namespace_is_removed(folder: Path) -> None:
 
 def a_page_waits_while_another_host_removes(folder: Path) -> None:
     """It was submitted under the revision of before, by a host that has not heard (A2)."""
-    with hosts(folder) as two:
+    with hosts(folder, ONE_WRITER) as two:
         two.a.publish(0)
         two.a.publish(0, namespace=OTHER)
         assert two.b.look(0) == 1

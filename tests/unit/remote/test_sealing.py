@@ -4,11 +4,14 @@ import mmap
 import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Event
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from xxhash import xxh3_64_intdigest
 
+from kvstore.remote import sealing
 from kvstore.remote.names import SHARD_COUNT, RemoteNames, RemotePage
 from kvstore.remote.sealing import (
     CHECKSUM_BYTES,
@@ -23,8 +26,11 @@ from kvstore.remote.sealing import (
     SealBroken,
     UnknownFormat,
 )
+from mutants.live import put_into_this_process
+from mutants.remote import REMOTE_MUTANTS
 from remote.remote_pages import OTHER_SECRET, SECRET, leaks, written_page
 
+MUTANTS = {each.name: each for each in REMOTE_MUTANTS}
 NAMES = RemoteNames(SECRET)
 SEALER = PageSealer(SECRET)
 WRITTEN = written_page(1)
@@ -41,12 +47,23 @@ def sealed(page: RemotePage = PAGE, content: bytes = WRITTEN.content) -> bytearr
 
 
 def rejection(value: bytes | bytearray, page: RemotePage = PAGE) -> type[PageRejected]:
-    """Returns the class by which a value is rejected, after checking that nothing was written."""
-    target = bytearray(b"\xee" * page.page_bytes)
-    with pytest.raises(PageRejected) as raised:
-        SEALER.open(page, memoryview(value), [memoryview(target)])
-    assert target == b"\xee" * page.page_bytes
+    """Returns the class by which a value is rejected, after checking what was written.
+
+    It is nothing if the header was enough to reject it, and zeros otherwise.
+    """
+    for cuts in ([], [7]):
+        target = bytearray(UNTOUCHED[: page.page_bytes])
+        with pytest.raises(PageRejected) as raised:
+            SEALER.open(page, memoryview(value), pieces_of(target, *cuts))
+        is_deciphered = issubclass(raised.type, SealBroken | ChecksumWrong) and not cuts
+        assert target == (bytes(page.page_bytes) if is_deciphered else UNTOUCHED)
     return raised.type
+
+
+def pieces_of(target: bytearray, *cuts: int) -> list[memoryview]:
+    """Returns memory in pieces."""
+    view = memoryview(target)
+    return [view[start:end] for start, end in pairwise([0, *cuts, len(target)])]
 
 
 def test_a_page_comes_back_in_other_pieces() -> None:
@@ -65,8 +82,8 @@ def test_the_format_is_that_of_every_host() -> None:
     """A value that was written down here once is opened: the format may not change."""
     written = written_page(2, 16)
     value = bytes.fromhex(
-        "4b5652014ddd1aa25fd69f2559aff6624d6e8ddef755ad05177294dd7957"
-        "69b01d2716823f3820f7fae36a58a3b4c6b6039a849bee6a9fe4a8cdb2d5"
+        "4b5652024ddd1aa22147e761f0cc3559f5eab2f8ec82e3ba0aed1a6e60b8"
+        "d6dfea9a6fc68b5e8a658213f0f5e10ac272408502ea039b245adbafa5c4"
     )
     target = bytearray(16)
     checksum = SEALER.open(written.page, memoryview(value), [memoryview(target)])
@@ -133,11 +150,59 @@ def test_a_page_that_changed_is_not_sealed() -> None:
 def test_the_writer_s_checksum_is_compared_after_the_seal() -> None:
     """A host whose memory fails between its check and its seal is found by every reader."""
     nonce = os.urandom(NONCE_BYTES)
-    plain = WRITTEN.content + (CHECKSUM ^ 1).to_bytes(CHECKSUM_BYTES, "little")
-    cipher = AESGCM(SEALER._key(PAGE))
-    value = struct.pack(f"<4s4s{NONCE_BYTES}s", MAGIC, SEALER.key_id, nonce)
-    value += cipher.encrypt(nonce, plain, SEALER._associated(PAGE))
+    key = SEALER._key(PAGE)
+    masked = sealing._masked((CHECKSUM ^ 1).to_bytes(CHECKSUM_BYTES, "little"), key, nonce)
+    value = struct.pack(f"<4s4s{NONCE_BYTES}s8s", MAGIC, SEALER.key_id, nonce, masked)
+    value += AESGCM(key).encrypt(nonce, WRITTEN.content, SEALER._associated(PAGE, masked))
     assert rejection(value) is ChecksumWrong
+
+
+@pytest.mark.parametrize("checksum", [CHECKSUM, None], ids=["known", "unknown"])
+def test_a_write_between_the_checksum_and_the_seal_is_found(
+    checksum: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's own memory is sealed, and a worker may write to it at that moment."""
+    page = bytearray(WRITTEN.content)
+
+    def digest(content: memoryview) -> int:
+        found = xxh3_64_intdigest(content)
+        page[5] ^= 1
+        return found
+
+    value = bytearray(PAGE.page_bytes + SEAL_BYTES)
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing, "xxh3_64_intdigest", digest)
+        SEALER.seal(PAGE, [memoryview(page)], checksum, memoryview(value))
+    assert rejection(value) is ChecksumWrong
+
+
+def test_writes_during_a_seal_make_no_other_page() -> None:
+    """A reader gets bytes of one moment with their checksum, or nothing."""
+    size = 1 << 18
+    written = written_page(3, size)
+    content, value = bytearray(written.content), memoryview(bytearray(size + SEAL_BYTES))
+    ended = Event()
+
+    def scribble() -> None:
+        while not ended.is_set():
+            for at in range(0, size, size // 16):
+                content[at] ^= 1
+
+    with ThreadPoolExecutor(1) as pool:
+        scribbling = pool.submit(scribble)
+        try:
+            for _ in range(100):
+                SEALER.seal(written.page, [memoryview(content)], None, value)
+                target = bytearray(size)
+                try:
+                    checksum = SEALER.open(written.page, value, [memoryview(target)])
+                except (ChecksumWrong, SealBroken):
+                    assert target == bytes(size)
+                else:
+                    assert xxh3_64_intdigest(target) == checksum
+        finally:
+            ended.set()
+        scribbling.result()
 
 
 def test_a_page_without_a_checksum_gets_one() -> None:
@@ -147,14 +212,26 @@ def test_a_page_without_a_checksum_gets_one() -> None:
     assert SEALER.open(PAGE, value, [memoryview(bytearray(PAGE.page_bytes))]) == CHECKSUM
 
 
-def test_plaintext_that_failed_its_tag_is_in_no_shared_memory() -> None:
-    """A mapping that other processes have shows nothing of a page whose tag is wrong."""
+def plaintext_that_failed_its_tag() -> None:
+    """Opens a page whose tag is wrong, and checks that its memory shows nothing of it (B13)."""
     value = sealed()
     value[-1] ^= 1
     with mmap.mmap(-1, PAGE.page_bytes) as shared, memoryview(shared) as target:
         with pytest.raises(SealBroken):
             SEALER.open(PAGE, memoryview(value), [target])
-        assert bytes(target) == bytes(PAGE.page_bytes)
+        assert bytes(target) == bytes(PAGE.page_bytes), "plaintext without a tag is left"
+
+
+def test_plaintext_that_failed_its_tag_stays_in_no_shared_memory() -> None:
+    """A mapping that other processes have shows nothing of such a page after the call."""
+    plaintext_that_failed_its_tag()
+
+
+def test_plaintext_that_is_left_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test before fails then."""
+    put_into_this_process(monkeypatch, MUTANTS["plaintext-left"])
+    with pytest.raises(AssertionError, match="plaintext"):
+        plaintext_that_failed_its_tag()
 
 
 def test_a_value_shows_nothing_of_its_page() -> None:

@@ -21,7 +21,9 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.errors import LeaseNotFound
+from kvstore.service import matching
 from kvstore.service.matching import Sampler
+from kvstore.service.periodic_threads import Reaper
 from kvstore.storage.arenas import POISON
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.extent import HostExport, SlotReader
@@ -93,6 +95,36 @@ def test_every_page_is_as_likely_as_every_other(rate: float, pages: int) -> None
     assert set(picked) == set(range(pages))
     expected = rate * times
     assert all(abs(count - expected) < 6 * expected**0.5 for count in picked.values())
+
+
+def test_much_that_follows_leaves_in_parts(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No match finds it from then on. The reaper removes it, and calls get in between."""
+    world = worlds(slots=60, extent_slots=60, verify_rate=1.0)
+    written = Written(world, pages=1)
+    first = sequence_of(1, rest=0).tokens
+    for number in range(100, 150):
+        world.store.reserve(
+            written.caller, written.namespace_id, [ReservationRequest(number, 0, 2)]
+        )
+        tokens = first + sequence_of(1, rest=0, salt=1000 * number).tokens
+        world.store.insert(written.caller, number, Sequence(tokens))
+        world.store.abort(written.caller, [number])
+    written.write(written.slots[0], 17, b"\0")
+    assert written.match(written.caller, pages=1).matched_token_count == 0
+    left: list[int] = []
+
+    def meanwhile(_: float) -> None:
+        Invariants(world.cache).check()
+        left.append(world.store.stats(ADMIN).namespaces[0].cached_page_count)
+        assert written.match(written.caller, 2, pages=1).matched_token_count == 0
+
+    monkeypatch.setattr(matching, "sleep", meanwhile)
+    reaper = Reaper(world.store, clock=world.clock, interval=60.0)
+    reaper.tick()
+    assert reaper.failure_count == 0
+    assert left[0] > left[1] > left[2] > left[-1] == 0
+    assert written.counts() == (1, 1)
+    assert world.store.stats(ADMIN).counters.removed_page_count == 51
 
 
 def test_a_page_that_somebody_wrote_over_is_not_handed_out(worlds: Worlds) -> None:

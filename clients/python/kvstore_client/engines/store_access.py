@@ -12,6 +12,7 @@ from kvstore_client import (
     NamespaceIdentity,
     PageLayout,
 )
+from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.errors import StoreError
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -79,6 +80,17 @@ class StoreAccess:
     def tried(self) -> bool:
         """Says whether the client has tried to reach the store since the start."""
         return self._client.tried
+
+    def wait_attached(self, timeout: float) -> bool:
+        """Waits for the first attempt to reach the store, and for the namespace without a salt.
+
+        Returns whether the namespace is open, after ``timeout`` seconds at most. An absent store
+        refuses the attempt at once.
+        """
+        deadline = Deadline(timeout)
+        if not self._client.wait_tried(deadline.left()) or not self._client.connected:
+            return False
+        return self._plain.wait_open(deadline.left())
 
     def namespace(self, salt: bytes) -> Namespace:
         """Returns the namespace of a salt; opens a new one in the background."""

@@ -1,8 +1,13 @@
 """One engine's store: namespaces by salt, and matches that wait for a namespace to open."""
 
+from typing import Final
+
 from kvstore_client import Match, Namespace, StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.errors import StoreError, StoreUnavailable
+
+# Salts are users' own, and may be many.
+MOST_SLOW: Final = 1_024
 
 
 class EngineStore:
@@ -10,6 +15,8 @@ class EngineStore:
 
     def __init__(self, access: StoreAccess) -> None:
         self._access = access
+        # Salts whose namespaces did not open in time: nobody waits for them again.
+        self._slow: set[bytes] = set()
 
     @property
     def usable(self) -> bool:
@@ -28,15 +35,26 @@ class EngineStore:
     def match(self, salt: bytes, tokens: bytes, budget: StoreBudget) -> Match:
         """Pins the longest cached prefix of packed tokens, less than all of them.
 
-        Waits for a new salt's namespace to open, as long as ``budget`` allows. A failure of the
-        store is a miss with ``Match.failure``.
+        Waits once for a new salt's namespace to open, as long as ``budget`` allows. A failure of
+        the store is a miss with ``Match.failure``. One thread calls it.
         """
         namespace = self._access.namespace(salt)
         failure = namespace.failure
         if isinstance(failure, StoreUnavailable) and self._access.usable:
+            if salt in self._slow:
+                return Match(failure=failure)
             try:
                 with budget.spend(budget.seconds) as deadline:
-                    namespace.wait_open(deadline.left())
+                    opened = namespace.wait_open(deadline.left())
             except StoreError as error:
                 return Match(failure=error.with_traceback(None))
+            if not opened:
+                self._note_slow(salt)
+        else:
+            self._slow.discard(salt)
         return namespace.match(tokens, budget=budget)
+
+    def _note_slow(self, salt: bytes) -> None:
+        if len(self._slow) >= MOST_SLOW:
+            self._slow.clear()
+        self._slow.add(salt)

@@ -1,6 +1,7 @@
 """The salts of requests: the operator's, SGLang's extra key and salt, and one after each flush."""
 
 import secrets
+from collections.abc import Mapping
 from typing import Final
 
 from kvstore_client.engines.canonical import mixed_salt, text_bytes
@@ -15,7 +16,9 @@ class RequestSalts:
     other engine has: what the engine had computed before is out of its reach.
     """
 
-    def __init__(self, operator_salt: str) -> None:
+    def __init__(self, operator_salt: str, adapters: Mapping[str, bytes] | None = None) -> None:
+        """``adapters`` are the digests of adapters by SGLang's ids, which end an extra key."""
+        self._adapters = adapters or {}
         self._operator = mixed_salt(engine=text_bytes(operator_salt))
         self._since_flush = b""
 
@@ -26,10 +29,13 @@ class RequestSalts:
 
     def of(self, extra_key: str | None, cache_salt: str | None) -> bytes:
         """Returns the salt of a request; ``extra_key`` names its adapter too."""
+        key = extra_key or ""
+        adapter = next((each for each in self._adapters if key.endswith(each)), "")
         return mixed_salt(
             base=self._operator,
             flush=self._since_flush,
-            extra=text_bytes(extra_key or ""),
+            adapter=self._adapters.get(adapter, b""),
+            extra=text_bytes(key.removesuffix(adapter)),
             user=text_bytes(cache_salt or ""),
         )
 

@@ -9,19 +9,23 @@ from typing import NamedTuple
 
 from chaos.control import Control, Phase
 from chaos.load import PAGE_TOKENS, Load
+from chaos.pages import Pages
 from chaos.report import Report
 from chaos.worker import LAYOUT, LOOK, SLOW_PREFILL, Orders, config_of
 from kvstore_client import Admin, Client, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import StoreError
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 
-PAGES = 6
+# As many as a store reads from the engine at once.
+PAGES = 16
 PAGE_BYTES = PAGE_TOKENS * TOKEN_BYTES
 PROMPT_BYTES = PAGES * PAGE_BYTES
 # Seconds for a page to reach the other host, and for the other host to learn of a removal.
 ARRIVAL, NEWS = 7.0, 30.0
 # A store does not ask again within two seconds for a page that the engine did not have.
 ASK_AGAIN = 2.2
+# Between two looks for a prompt that was removed.
+LOOK_AGAIN = 0.3
 # Until the engine has a page, if all goes well.
 ON_ITS_WAY = 0.5
 # Seconds of an operator's call: longer than a store waits for the engine to confirm a removal.
@@ -50,6 +54,7 @@ class Remover:
         self._there = there
         self._report = report
         self._name = orders.name
+        self._pages = {each: Pages(each, orders.name, report) for each in (here, there)}
         self._chosen = random.Random(orders.seed)
         self._pause = Event()
         self._number = 0
@@ -78,7 +83,7 @@ class Remover:
 
     def finish(self, admin: Admin) -> None:
         """Looks for all removed prompts, once all faults are over."""
-        self._within(NEWS, lambda: not admin.stats().remote.pending_removal_count)
+        self._within(NEWS, LOOK_AGAIN, lambda: not admin.stats().remote.pending_removal_count)
         self._settle(admin)
         if self._owed:
             self._report.finding("returned_pages", f"{len(self._owed)} removals are pending")
@@ -117,7 +122,7 @@ class Remover:
     def _arrives(self, tokens: bytes) -> bool:
         """Returns whether the other host finds the prompt, which it gets from the engine alone."""
         self._pause.wait(ON_ITS_WAY)
-        return self._within(ARRIVAL, lambda: self._found(self._there, tokens) > 0)
+        return self._within(ARRIVAL, ASK_AGAIN, lambda: self._found(self._there, tokens) > 0)
 
     def _learns(self, tokens: bytes) -> bool:
         """Returns whether the other host stops to find a removed prompt.
@@ -129,7 +134,7 @@ class Remover:
             self._found(self._there, self._prompt())
             return self._found(self._there, tokens) == 0
 
-        return self._within(NEWS, gone)
+        return self._within(NEWS, LOOK_AGAIN, gone)
 
     def _check(self, namespace: Namespace, tokens: bytes, where: str) -> None:
         self._report.counts["removals_checked"] += 1
@@ -137,19 +142,22 @@ class Remover:
             self._report.finding("returned_pages", f"{found} removed pages {where}")
 
     def _found(self, namespace: Namespace, tokens: bytes) -> int:
-        """Returns the pages of a prompt that a host finds."""
+        """Returns the pages of a prompt that a host finds, after checking their bytes."""
         # One more token, so that the last page may be matched.
-        with namespace.match(tokens + bytes(TOKEN_BYTES)) as match:
+        longer = tokens + bytes(TOKEN_BYTES)
+        with namespace.match(longer) as match:
             if match.failure is not None:
                 raise match.failure
+            keys = list(page_keys(longer, PAGE_TOKENS))
+            self._pages[namespace].check_match(longer, keys, match)
             return match.page_count
 
-    def _within(self, seconds: float, condition: Callable[[], bool]) -> bool:
+    def _within(self, seconds: float, pause: float, condition: Callable[[], bool]) -> bool:
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
                 return False
-            self._pause.wait(ASK_AGAIN)
+            self._pause.wait(pause)
         return True
 
     def _prompt(self) -> bytes:

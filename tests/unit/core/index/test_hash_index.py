@@ -85,3 +85,14 @@ def test_what_went_is_found_no_more(kind: object) -> None:
             found = {letters for letters in "ab" if walk(index, letters).depth}
             assert found == left
         assert not index.nodes
+
+
+@pytest.mark.parametrize("kind", [HashIndex, ALL_ALIKE], ids=["digests", "all-collide"])
+@pytest.mark.parametrize("bad", ["ab", "abc", "x"])
+def test_a_walk_ends_above_a_condemned_page(kind: object, bad: str) -> None:
+    """Whichever page of a digest it is; the same tokens beside it are found."""
+    index = make_index("abcd", "x", kind=kind)
+    index.condemn(walk(index, bad).node)
+    assert walk(index, bad + "d").depth == len(bad) - 1
+    plant(index, bad)
+    assert walk(index, bad + "d").depth == len(bad)

@@ -101,3 +101,16 @@ def change(namespace: Namespace, kind: str, depth: int, number: int, marker: byt
         if at.depth < len(LETTERS):
             end = tree.extend(at, paged(LETTERS[at.depth]), slot)
             tree.extend(end, marker, array("Q", [1 << 32 | 2000 + number]))
+
+
+@pytest.mark.parametrize("depth", range(1, len(LETTERS) + 1))
+def test_no_jump_leads_past_a_condemned_node(depth: int) -> None:
+    """A walk ends above it, also one that jumped before; jumps above it stay."""
+    namespace = space(ShortJumps)
+    walk(namespace, LETTERS)
+    tree, before = namespace.index, jumps(namespace)
+    at = tree.descend(Position(tree.root, 0), paged(LETTERS[:depth]), depth)
+    tree.condemn(at.node)
+    assert walk(namespace, LETTERS)[0] == depth - 1
+    assert jumps(namespace) < before or depth == len(LETTERS)
+    assert walk(namespace, LETTERS)[0] == depth - 1

@@ -147,3 +147,14 @@ def test_a_look_after_a_pause_replaces_the_mean() -> None:
     assert decision.look_seconds == pytest.approx(0.75)
     decision.observe_look(0.001, 1.0 + PROBE_SECONDS)
     assert decision.look_seconds == pytest.approx(0.001)
+
+
+def test_a_tier_that_works_again_is_used_at_once() -> None:
+    """Looks and loads of before it was away say nothing of it."""
+    decision = LoadDecision(look_seconds=0.001)
+    decision.observe_look(0.25, 0.0, is_late=True)
+    decision.observe(1, 10.0, 0.0)
+    assert not looks(decision)
+    decision.restart()
+    assert (decision.look_seconds, decision.bandwidth) == (0.001, None)
+    assert looks(decision)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvstore_client import DatedRun, PageRef
 from kvstore_sglang.transfers.page_copies import PageCopies
@@ -85,3 +87,24 @@ def test_an_extent_that_is_not_mapped_is_no_memory() -> None:
         copies.transfer(slots_of([1]), [PageRef(5, 0)])
     with pytest.raises(ValueError, match="zip"):
         copies.transfer(slots_of([1, 2]), [PageRef(4, 0)])
+
+
+@given(st.permutations(range(PAGES)), st.permutations(range(2 * SLOTS)), st.integers(0, PAGES))
+def test_any_order_of_pages_and_slots_comes_back(
+    numbers: list[int], places: list[int], count: int
+) -> None:
+    """Each page lies in its slot, and returns to its place, however they are torn apart."""
+    pool, memory = plain_pool(PAGES), Memory()
+    before = [page_of(pool, number) for number in range(PAGES)]
+    pages = [PageRef(4 + 5 * (place // SLOTS), place % SLOTS) for place in places[:count]]
+    copies = PageCopies(device_pool(pool), memory)
+    transfer = copies.transfer(slots_of(numbers[:count]), pages)
+    copies.save(transfer, [])
+    for number, page in zip(numbers[:count], pages, strict=True):
+        assert torch.equal(memory.extents[page.extent_id][page.slot], before[number])
+    wipe(pool)
+    assert sum(copies.load_layer(transfer, layer) for layer in range(LAYERS)) == count * PAGE_BYTES
+    for number in range(PAGES):
+        loaded = number in numbers[:count]
+        assert torch.equal(page_of(pool, number), before[number]) or not loaded
+        assert loaded or not page_of(pool, number).any()

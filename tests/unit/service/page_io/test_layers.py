@@ -348,6 +348,26 @@ def test_looks_that_come_too_late_are_declined_even_for_long_prompts(store: Laye
     assert (use.late_look_count, use.declined_count) == (1, 4)
 
 
+def test_a_shared_page_store_that_returns_is_asked_at_once(store: LayeredStore) -> None:
+    """Its looks were late before it was away, and say nothing of it afterwards."""
+    store.spread(PAGES, 0)
+    clock = store.world.clock
+
+    def time_out(deadline: float) -> None:
+        clock.now = deadline
+
+    store.far.before_look = time_out
+    store.far.hangs = True
+    assert store.page_count(store.match(PAGES, remaining=1.0, speed=1)) == 0
+    store.far.before_look = lambda _: None
+    store.far.hangs = False
+    assert store.page_count(store.match(PAGES, remaining=1.0, speed=1)) == 0, "it is found slow"
+    store.far.state = StoreState.AWAY
+    assert store.page_count(store.match(PAGES, remaining=1.0, speed=1)) == 0
+    store.far.state = StoreState.OPEN
+    assert store.page_count(store.match(PAGES, remaining=1.0, speed=1)) == PAGES
+
+
 def test_a_look_is_not_worth_its_time_for_few_tokens(store: LayeredStore) -> None:
     """With 10 ms a look, 40 tokens at 10,000 a second are computed sooner; 160 are not."""
     store.spread(PAGES, 0)
