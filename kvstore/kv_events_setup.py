@@ -8,15 +8,15 @@ from time import time
 
 import structlog
 
+from kvstore.access_rules import Access, event_addresses
 from kvstore.config.settings import Config
 from kvstore.kv_events.block_names import BlockNames
-from kvstore.kv_events.publisher import Publisher
+from kvstore.kv_events.publisher import KvEventPublisher
 from kvstore.kv_events.sequence_numbers import SequenceNumbers, WrongNumbers
 from kvstore.kv_events.tenant_stream import Settings
 from kvstore.kv_events.wire import Wire
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
-from kvstore.service.tenancy.tenant_lookup import Tenants
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -25,26 +25,25 @@ FOLDER_MODE = 0o700
 
 
 def publish_kv_events(
-    config: Config, tenants: Tenants, store: KVStore, clock: Clock, stack: ExitStack
-) -> Publisher | None:
-    """Starts to publish the changes of a store's blocks, if the settings say so.
+    config: Config, access: Access, store: KVStore, clock: Clock, stack: ExitStack
+) -> KvEventPublisher:
+    """Starts to publish the changes of a store's blocks.
 
     The store MUST NOT serve yet. ``stack`` ends the publisher. Raises ``UnusableEndpoint`` or
     ``WrongNumbers``.
     """
-    if not config.kv_events:
-        return None
     feed = store.follow_blocks()
     names = BlockNames(store.succession.credential_key, store.epoch)
-    publisher = Publisher(
+    publisher = KvEventPublisher(
         feed,
         wire=partial(Wire, config.kv_events_format, names),
         numbers=SequenceNumbers(_number_file(config), time),
         clock=clock,
         folder=config.runtime_dir.absolute() / FOLDER,
-        addresses=_addresses(config, tenants),
+        addresses=event_addresses(config, access.known.tenants),
+        curve=access.event_keys,
         settings=Settings(
-            topic=config.kv_events_topic.encode(),
+            topic=(config.kv_events_topic or "").encode(),
             replays_topic=config.kv_events_format == "map",
         ),
     )
@@ -54,13 +53,6 @@ def publish_kv_events(
     publisher.start()
     stack.callback(publisher.close)
     return publisher
-
-
-def _addresses(config: Config, tenants: Tenants) -> dict[str, str]:
-    """Returns the addresses of the settings, by tenant."""
-    own = tenants.of_uid(os.geteuid())
-    own_name = f"uid-{os.geteuid()}" if own is None else own.name
-    return {tenant or own_name: each for tenant, each in config.kv_events_addresses.items()}
 
 
 def _number_file(config: Config) -> Path:

@@ -77,6 +77,7 @@ def view_of(store: KVStore, health: Health, owner: OwnerProbe, clock: Clock) -> 
         succession=store.succession.use(),
         thrash=store.thrash.ratio,
         events=store.events.use(),
+        kv_events=store.kv_event_uses(),
         threads={
             name: ThreadView(max(now - each.last_tick, 0.0), getattr(each, "failure_count", 0))
             for name, each in health.threads.items()

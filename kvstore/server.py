@@ -41,7 +41,6 @@ from kvstore.holder.carrier import CarrierRefused
 from kvstore.instance_lock import InstanceLock, InstanceRunning, ReplacementLock, is_replaced
 from kvstore.kv_events.endpoints import UnusableEndpoint
 from kvstore.kv_events.sequence_numbers import WrongNumbers
-from kvstore.kv_events_setup import publish_kv_events
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
@@ -50,7 +49,7 @@ from kvstore.remote_state import UnusableStateFolder
 from kvstore.replacement import TAKE, NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
-from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.health.probes import OwnerProbe, PoolProbe, Ticking
 from kvstore.rpc.health.watchdog import Health, stacks
 from kvstore.rpc.lane import FEATURE as HOT_LANE
 from kvstore.rpc.lane import HotLanes
@@ -366,7 +365,7 @@ def start(
     for each in tickers.values():
         each.start()
         stack.callback(each.close)
-    publisher = publish_kv_events(config, access.known.tenants, store, clock, stack)
+    publisher = _publish_kv_events(config, access, store, clock, stack)
     _collect(clock, stack)
     _keep_carrier(store, clock, stack)
     _check_remote(store, clock, stack)
@@ -491,6 +490,17 @@ def _end_in_time(seconds: float) -> None:
     overdue = Timer(seconds, give_up)
     overdue.daemon = True
     overdue.start()
+
+
+def _publish_kv_events(
+    config: Config, access: Access, store: KVStore, clock: Clock, stack: ExitStack
+) -> Ticking | None:
+    """Starts the publisher of KV events, if the settings say so. Only then it needs ZeroMQ."""
+    if not config.kv_events:
+        return None
+    from kvstore.kv_events_setup import publish_kv_events  # noqa: PLC0415
+
+    return publish_kv_events(config, access, store, clock, stack)
 
 
 def _collect(clock: Clock, stack: ExitStack) -> None:

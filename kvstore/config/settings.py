@@ -188,7 +188,7 @@ REMOTE_EXTRAS = (
     "remote_state_dir",
 )
 # Settings that mean nothing without kv_events.
-EVENTS_EXTRAS = ("kv_events_bind", "kv_events_insecure", "kv_events_topic")
+EVENTS_EXTRAS = ("kv_events_bind", "kv_events_insecure", "kv_events_key_file", "kv_events_topic")
 # Default number of extents in the first tier. The first prompt of a worker fits at once, and
 # several tenants or models still find room.
 EXTENTS_IN_A_TIER = 4
@@ -982,7 +982,11 @@ class Config(BaseSettings):
 
     kv_events: Annotated[
         bool,
-        Symptoms(log="kv_events_published kv_events_snapshot kv_events_failed"),
+        Symptoms(
+            metrics="kvstore_kv_event_batches_total kvstore_kv_event_lost_changes_total",
+            stats="kv_events",
+            log="kv_events_published kv_events_snapshot kv_events_failed",
+        ),
     ] = False
     """Publishes which blocks the store has, as vLLM does, for routers such as NVIDIA Dynamo.
 
@@ -999,8 +1003,9 @@ class Config(BaseSettings):
     An address alone is that of the tenant of the server's own user. `TENANT=ADDRESS,...` gives
     other tenants theirs. Consumers ask for replays at the next port, or at the path with
     `.replay` behind it. Port 0 is any for both; the log says which. TCP needs
-    `kv_events_insecure`. Absent: sockets in the folder `kv-events` of `runtime_dir`, mode
-    0700, named after tenants. Start with: none, and TCP if the router is on another host.
+    `kv_events_key_file` or `kv_events_insecure`. Absent: sockets in the folder `kv-events` of
+    `runtime_dir`, mode 0700, named after tenants. Start with: none, and TCP if the router is on
+    another host.
     """
 
     kv_events_insecure: Annotated[bool, Symptoms(log="kv_events_insecure")] = False
@@ -1008,6 +1013,18 @@ class Config(BaseSettings):
 
     ZeroMQ asks nobody who he is. Events have token ids, which anybody can turn into text. Say yes
     inside a network that only routers reach. Start with: false.
+    """
+
+    kv_events_key_file: Annotated[
+        FilePath | None,
+        Symptoms(metrics="kvstore_kv_event_batches_total", log="kv_events_published"),
+    ] = None
+    """The server's secret key for KV events over TCP, with which they are encrypted (CURVE).
+
+    Only consumers whose public keys are in `kv_events_keys` of the tenant in `tenants_file`
+    connect. The log's `kv_events_published` has the server's public key, which they need.
+    docs/how-to-kv-events.md makes the keys. Its mode is 0600. Absent: no TCP without
+    `kv_events_insecure`. Start with: a file if the routers know CURVE.
     """
 
     kv_events_format: Annotated[Literal["map", "array"], Symptoms(log="kv_events_published")] = (
@@ -1020,11 +1037,11 @@ class Config(BaseSettings):
     array for a router that is older.
     """
 
-    kv_events_topic: Annotated[Topic, Symptoms(log="kv_events_published")] = ""
+    kv_events_topic: Annotated[Topic | None, Symptoms(log="kv_events_published")] = None
     """The topic of the events: the first frame of each message, which consumers may filter by.
 
     llm-d wants `kv@POD@MODEL`. Wrong when a router subscribes to another topic: it gets no
-    message. Start with: none, as vLLM has it.
+    message. Absent: an empty topic, as vLLM has it. Start with: none.
     """
 
     @property
@@ -1047,11 +1064,14 @@ class Config(BaseSettings):
         if len(self.kv_events_addresses) < len(bound):
             raise ValueError("kv_events_bind has two addresses of one tenant")
         over_tcp = [each for each in bound if "tcp://" in each]
-        if over_tcp and not self.kv_events_insecure:
+        if self.kv_events_insecure and self.kv_events_key_file is not None:
+            raise ValueError("kv_events_insecure is for TCP without kv_events_key_file: leave one")
+        if over_tcp and not (self.kv_events_insecure or self.kv_events_key_file):
             raise ValueError(
                 f"kv_events_bind {over_tcp[0]}: whoever connects would read the tokens of all "
-                "prompts. Leave it out, for a socket that only this user reaches; or say "
-                "--kv-events-insecure inside a network that only routers reach"
+                "prompts. Leave it out, for a socket that only this user reaches; or give "
+                "--kv-events-key-file; or say --kv-events-insecure inside a network that only "
+                "routers reach"
             )
         return self
 

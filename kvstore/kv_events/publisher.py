@@ -8,10 +8,19 @@ from time import time
 import structlog
 import zmq
 
-from kvstore.kv_events.endpoints import IPC, Endpoint, UnusableEndpoint, endpoint_at, endpoint_in
+from kvstore.kv_events.curve import CurveAccess
+from kvstore.kv_events.curve_keys import CurveKeys
+from kvstore.kv_events.endpoints import (
+    IPC,
+    TCP,
+    Endpoint,
+    UnusableEndpoint,
+    endpoint_at,
+    endpoint_in,
+)
 from kvstore.kv_events.replay_buffer import MOST_BATCHES
 from kvstore.kv_events.sequence_numbers import SequenceNumbers
-from kvstore.kv_events.tenant_stream import Settings, Sockets, TenantStream
+from kvstore.kv_events.tenant_stream import EventSockets, Settings, TenantStream
 from kvstore.kv_events.wire import Wire
 from kvstore.service.block_feed import BlockFeed, KvEventUse
 from kvstore.service.clock import Clock
@@ -22,6 +31,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 LOOK_SECONDS = 0.1
 # Seconds in which changes are gathered: most of a batch's cost is that of a message.
 GATHER_SECONDS = 0.01
+# Seconds of rest after a failure, such as a full disk.
+FAILED_SECONDS = 1.0
 # Batches that wait for a consumer. Further ones are dropped, and it asks for them later.
 MOST_WAITING = MOST_BATCHES
 # Milliseconds in which a closed socket still sends.
@@ -29,7 +40,7 @@ LINGER = 200
 FOLDER_MODE = 0o700
 
 
-class Publisher:
+class KvEventPublisher:
     """Publishes the KV events of all tenants of a store, on a thread of its own.
 
     A tenant's endpoint is bound once it has blocks, or at the start for those of ``addresses``.
@@ -47,9 +58,12 @@ class Publisher:
         folder: Path,
         addresses: Mapping[str, str],
         settings: Settings,
+        curve: CurveKeys | None = None,
         wall_clock: Callable[[], float] = time,
     ) -> None:
         """``addresses`` are those of some tenants; others get sockets in ``folder``.
+
+        With ``curve`` only known consumers connect over TCP.
 
         Raises :class:`UnusableEndpoint`.
         """
@@ -65,6 +79,7 @@ class Publisher:
         self._ticked_at = clock()
         self._closing = Event()
         self._context = zmq.Context()
+        self._curve = None if curve is None else CurveAccess(self._context, curve)
         self._streams: dict[str, TenantStream] = {}
         self._refused: set[str] = set()
         try:
@@ -111,15 +126,19 @@ class Publisher:
     def _round(self) -> bool:
         """Publishes what waits, of each tenant. Returns True if more is to be done at once."""
         more = False
-        try:
-            for tenant in self._feed.tenants() - self._streams.keys() - self._refused:
-                self._open_late(tenant)
-            for stream in self._streams.values():
+        if self._curve is not None:
+            self._curve.answer()
+        for tenant in self._feed.tenants() - self._streams.keys() - self._refused:
+            self._open_late(tenant)
+        for stream in self._streams.values():
+            try:
                 more |= stream.step()
-        except Exception:
-            self.failure_count += 1
-            log.exception("kv_events_failed", failure_count=self.failure_count)
-            more = False
+            except Exception:
+                # What it took may be lost.
+                stream.begin_anew("failure")
+                self.failure_count += 1
+                log.exception("kv_events_failed", failure_count=self.failure_count)
+                self._closing.wait(FAILED_SECONDS)
         return more
 
     def _open_late(self, tenant: str) -> None:
@@ -136,7 +155,7 @@ class Publisher:
             wanted = endpoint_in(self._folder, tenant)
         else:
             wanted = endpoint_at(address)
-        sockets = self._bind(wanted)
+        sockets = self._bind(wanted, tenant)
         self._streams[tenant] = TenantStream(
             tenant,
             sockets,
@@ -153,9 +172,10 @@ class Publisher:
             endpoint=sockets.endpoint.events,
             replay_endpoint=sockets.endpoint.replay,
             first_number=self._numbers.first,
+            curve_server="" if self._curve is None else self._curve.server_name,
         )
 
-    def _bind(self, wanted: Endpoint) -> Sockets:
+    def _bind(self, wanted: Endpoint, tenant: str) -> EventSockets:
         events, replay = self._context.socket(zmq.PUB), self._context.socket(zmq.ROUTER)
         events.sndhwm = MOST_WAITING
         # A whole replay fits, and its end. What a consumer does not read of a second one is lost.
@@ -163,6 +183,8 @@ class Publisher:
         bound = []
         for socket, address in ((events, wanted.events), (replay, wanted.replay)):
             socket.linger = LINGER
+            if self._curve is not None and address.startswith(TCP):
+                self._curve.protect(socket, tenant)
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
@@ -170,14 +192,16 @@ class Publisher:
                 replay.close()
                 raise UnusableEndpoint(f"kv_events_bind {address}: {error.strerror}") from error
             # It names the port that was chosen.
-            bound.append(address if address.startswith(IPC) else _text(socket.last_endpoint))
-        return Sockets(events, replay, Endpoint(*bound))
+            bound.append(address if address.startswith(IPC) else _last_endpoint(socket))
+        return EventSockets(events, replay, Endpoint(*bound))
 
     def _close_sockets(self) -> None:
         for stream in self._streams.values():
             stream.close()
+        if self._curve is not None:
+            self._curve.close()
         self._context.term()
 
 
-def _text(endpoint: bytes) -> str:
-    return endpoint.rstrip(b"\0").decode()
+def _last_endpoint(socket: "zmq.Socket[bytes]") -> str:
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")

@@ -42,7 +42,7 @@ REQUESTS_AT_ONCE = 4
 BATCH_BYTES = 1 << 18
 
 
-class Sockets(NamedTuple):
+class EventSockets(NamedTuple):
     """A tenant's bound sockets, and their addresses."""
 
     events: "zmq.Socket[bytes]"
@@ -89,7 +89,7 @@ class TenantStream:
     def __init__(
         self,
         tenant: str,
-        sockets: Sockets,
+        sockets: EventSockets,
         *,
         feed: BlockFeed,
         wire: Wire,
@@ -135,6 +135,10 @@ class TenantStream:
             replay_count=self._replays,
         )
 
+    def begin_anew(self, reason: str) -> None:
+        """Plans a snapshot in place of the one under way, for a reason that the log has."""
+        self._sweep, self._due = None, reason
+
     def step(self) -> bool:
         """Publishes what waits. Returns True if more is to be done at once."""
         self._publish(self._feed.take(self._tenant))
@@ -160,7 +164,7 @@ class TenantStream:
         """Publishes changes. If some were lost, a snapshot is due in place of all of them."""
         if taken.lost_count:
             self._lost += taken.lost_count + len(taken.changes)
-            self._sweep, self._due = None, "overflow"
+            self.begin_anew("overflow")
             return
         for part in in_parts(taken.changes):
             for rank, changes in self._by_rank(part).items():

@@ -91,7 +91,7 @@ WireEvent: TypeAlias = (
 )
 
 
-class Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, frozen=True):
+class WireBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, frozen=True):
     """A batch of events: the time in seconds since 1970, the events, and the rank."""
 
     ts: float
@@ -109,7 +109,7 @@ class Wire:
 
     def encode(self, ts: float, events: list[WireEvent], rank: int) -> bytes:
         """Returns a batch as bytes."""
-        return self._encoder.encode(Batch(ts, events, rank))
+        return self._encoder.encode(WireBatch(ts, events, rank))
 
     def cleared(self) -> WireEvent:
         """Returns the event after which a consumer knows no block of the publisher."""
@@ -121,11 +121,11 @@ class Wire:
         removed: list[int] = []
         tier = 0
         for each in changes:
-            is_removed = isinstance(each, CopiesRemoved)
-            if removed and not (is_removed and each.tier == tier):
+            goes_on = isinstance(each, CopiesRemoved) and each.tier == tier
+            if removed and not goes_on:
                 events.append(self._removed(removed, tier))
                 removed = []
-            if is_removed:
+            if isinstance(each, CopiesRemoved):
                 removed += self._names.of(each.ids)
                 tier = each.tier
             else:

@@ -10,6 +10,7 @@ from kvstore.metrics.scrape import (
     CACHED_PAGES,
     CALLS,
     DISK,
+    KV_EVENTS,
     LEASES,
     MOVES,
     NAMESPACES,
@@ -490,6 +491,52 @@ OF_SERVER: Final = (
     ),
 )
 
+OF_KV_EVENTS: Final = (
+    counter(
+        "kvstore_kv_event_batches_total",
+        "Batches of KV events that were published, those without events among them. Without "
+        "`kv_events` these metrics are absent.",
+        "Stands still: the thread failed; the log has `kv_events_failed`.",
+        KV_EVENTS.each(lambda uses: sum(each.batch_count for each in uses)),
+    ),
+    counter(
+        "kvstore_kv_event_copies_total",
+        "Copies of pages that were published as stored, those of snapshots among them, or as "
+        "removed.",
+        "Nothing by itself: it is what a router has to keep up with.",
+        KV_EVENTS.split(
+            "change",
+            stored=lambda uses: sum(each.stored_block_count for each in uses),
+            removed=lambda uses: sum(each.removed_block_count for each in uses),
+        ),
+    ),
+    counter(
+        "kvstore_kv_event_lost_changes_total",
+        "Changes that came faster than they were published. A snapshot took their place.",
+        "Grows: the server has too little processor time.",
+        KV_EVENTS.each(lambda uses: sum(each.lost_change_count for each in uses)),
+    ),
+    counter(
+        "kvstore_kv_event_snapshots_total",
+        "Snapshots: one at the start, and one for each loss that a replay cannot repair.",
+        "Grows steadily: a router loses batches and asks too late; see its log.",
+        KV_EVENTS.each(lambda uses: sum(each.snapshot_count for each in uses)),
+    ),
+    counter(
+        "kvstore_kv_event_replays_total",
+        "Requests of consumers for batches that they lost.",
+        "Grows steadily: a router or its network is too slow.",
+        KV_EVENTS.each(lambda uses: sum(each.replay_count for each in uses)),
+    ),
+    gauge(
+        "kvstore_kv_event_last_batch_number",
+        "The largest number of a batch, of all tenants.",
+        "Larger than the last number of a router that has heard nothing for a second: it is cut "
+        "off.",
+        KV_EVENTS.each(lambda uses: max(each.last_number for each in uses)),
+    ),
+)
+
 # In the order of the output.
 CATALOGUE: Final = {
     "Lookups and pages by tenant and namespace": OF_LOOKUPS,
@@ -500,6 +547,7 @@ CATALOGUE: Final = {
     "Copies and tier 3": OF_TIERS,
     "The remote tier": OF_REMOTE,
     "Memory that outlives the server": OF_SUCCESSION,
+    "KV events": OF_KV_EVENTS,
     "The server": OF_SERVER,
 }
 METRICS: Final = tuple(metric for area in CATALOGUE.values() for metric in area)

@@ -164,6 +164,10 @@ SUCCESSION: Final = Rows(
     "",
     lambda scrape: [] if scrape.view.succession is None else [((), scrape.view.succession)],
 )
+# No rows without KV events. Their counts are those of all tenants.
+KV_EVENTS: Final = Rows(
+    "", lambda scrape: [((), scrape.view.kv_events)] if scrape.view.kv_events else []
+)
 THREADS: Final = Rows(
     "thread", lambda scrape: (((name,), row) for name, row in scrape.view.threads.items())
 )

@@ -1,9 +1,10 @@
 """The view behind a scrape: the store at one moment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kvstore.core.stats import Stats
+from kvstore.service.block_feed import KvEventUse
 from kvstore.service.call_durations import DurationCounts
 from kvstore.service.event_watches import EventUse
 from kvstore.service.page_io.memory_mover import MoveCounts
@@ -36,6 +37,8 @@ class View(NamedTuple):
     succession: SuccessionUse | None
     thrash: float
     events: EventUse
+    # By tenant; empty if none are published.
+    kv_events: Sequence[KvEventUse]
     threads: Mapping[str, ThreadView]
     ready: bool
     mutex_waits: DurationCounts

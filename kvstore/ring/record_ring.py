@@ -233,6 +233,11 @@ class RecordRing:
         """
         if place < self._tail:
             return False
+        offset = place - self._base
+        if offset >= SEGMENT_HEADER_BYTES:
+            # It is in the head's segment, as most are that end.
+            self._words[(offset >> 3) + 1] ^= WORD_MASK
+            return True
         number, offset = divmod(place % self._all, self._usable)
         self._words_of[number][(SEGMENT_HEADER_BYTES + offset >> 3) + 1] ^= WORD_MASK
         return True

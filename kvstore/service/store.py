@@ -92,9 +92,8 @@ class KVStore:
         Without ``succession`` the memory ends with this process.
         """
         self.succession = Succession() if succession is None else succession
-        self._cache = cache
+        self._cache, self._clock = cache, clock
         self._mutex = mutex = Lock()
-        self._clock = clock
         self.prefix_cache_backend = prefix_cache_backend
         self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)

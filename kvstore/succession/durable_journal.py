@@ -263,7 +263,7 @@ class DurableJournal:
         key = lease, PIN_SCOPE, pin_id
         try:
             self._holds.bury(key)
-            if key in self._large_holds:
+            if self._large_holds and key in self._large_holds:
                 self._clear_large(key)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)

@@ -105,7 +105,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession", "remote")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession", "remote", "kv_events")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class GetStatsResponse(_message.Message):
     TIER_BUDGETS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSION_FIELD_NUMBER: _ClassVar[int]
     REMOTE_FIELD_NUMBER: _ClassVar[int]
+    KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -144,7 +145,32 @@ class GetStatsResponse(_message.Message):
     tier_budgets: _containers.RepeatedCompositeFieldContainer[TierBudget]
     succession: SuccessionStats
     remote: RemoteStats
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ..., remote: _Optional[_Union[RemoteStats, _Mapping]] = ...) -> None: ...
+    kv_events: _containers.RepeatedCompositeFieldContainer[KvEventStats]
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ..., remote: _Optional[_Union[RemoteStats, _Mapping]] = ..., kv_events: _Optional[_Iterable[_Union[KvEventStats, _Mapping]]] = ...) -> None: ...
+
+class KvEventStats(_message.Message):
+    __slots__ = ("tenant", "endpoint", "replay_endpoint", "last_batch_number", "batch_count", "stored_copy_count", "removed_copy_count", "lost_change_count", "snapshot_count", "replay_count")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    LAST_BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STORED_COPY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_COPY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_CHANGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    endpoint: str
+    replay_endpoint: str
+    last_batch_number: int
+    batch_count: int
+    stored_copy_count: int
+    removed_copy_count: int
+    lost_change_count: int
+    snapshot_count: int
+    replay_count: int
+    def __init__(self, tenant: _Optional[str] = ..., endpoint: _Optional[str] = ..., replay_endpoint: _Optional[str] = ..., last_batch_number: _Optional[int] = ..., batch_count: _Optional[int] = ..., stored_copy_count: _Optional[int] = ..., removed_copy_count: _Optional[int] = ..., lost_change_count: _Optional[int] = ..., snapshot_count: _Optional[int] = ..., replay_count: _Optional[int] = ...) -> None: ...
 
 class SuccessionStats(_message.Message):
     __slots__ = ("state", "holder", "behind_count", "journal_used_bytes", "journal_size_bytes", "failure_reason", "recovered_page_count", "clean_start_reason", "instance")

@@ -114,6 +114,12 @@ def test_a_subscriber_knows_what_the_store_has(starts: Starter, subscribes: Subs
         assert wait_until(lambda: client.connected)
         [listed] = client.admin.namespaces()
         client.admin.evict_prefix(listed.namespace_id, PROMPTS[-1][:4])
+        [stats] = client.admin.stats().kv_events
+    assert stats.endpoint == consumer.events
+    assert stats.last_batch_number > consumer.last - 100
+    assert stats.removed_copy_count > 0
+    assert stats.stored_copy_count > stats.removed_copy_count
+    assert (stats.snapshot_count, stats.lost_change_count) == (1, 0)
     assert agrees(store, consumer, PROMPTS)
     late = subscribes(store)
     assert agrees(store, late, PROMPTS)
@@ -169,6 +175,38 @@ def test_events_over_tcp_are_for_who_says_so(
     assert agrees(store, consumer, PROMPTS)
 
 
+def test_only_consumers_with_a_key_connect(
+    tmp_path: Path, starts: Starter, subscribes: Subscriber
+) -> None:
+    """The tenant's key in the tenants file opens its events and replays; no other does."""
+    server, mine, other = (zmq.curve_keypair() for _ in range(3))
+    secret, tenants = tmp_path / "server.key", tmp_path / "tenants.toml"
+    for path, text in (
+        (secret, server[1].decode()),
+        (
+            tenants,
+            f"[tenants.team]\nuids = [{os.geteuid()}]\nkv_events_keys = ['{mine[0].decode()}']\n",
+        ),
+    ):
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="ascii")
+    store = starts(
+        *("--kv-events-bind", "tcp://127.0.0.1:0", "--kv-events-key-file", str(secret)),
+        *("--tenants-file", str(tenants)),
+    )
+    assert server[0].decode() in store.log
+    assert server[1].decode() not in store.log
+    strangers = [
+        subscribes(store, curve=(server[0], *other)),  # type: ignore[call-arg]  # any
+        subscribes(store),
+    ]
+    consumer = subscribes(store, curve=(server[0], *mine))  # type: ignore[call-arg]  # any
+    fill(store, *PROMPTS)
+    assert agrees(store, consumer, PROMPTS)
+    assert consumer.replays > 0
+    assert [each.receive(500) for each in strangers] == [False, False]
+
+
 def test_who_stops_reading_delays_nobody(starts: Starter, subscribes: Subscriber) -> None:
     """Neither the store nor another subscriber."""
     store = starts()
@@ -189,6 +227,14 @@ def test_who_stops_reading_delays_nobody(starts: Starter, subscribes: Subscriber
             ["--kv-events", "--kv-events-bind", "tcp://127.0.0.1:5557"],
             r"tcp://127\.0\.0\.1:5557: whoever connects would read .* --kv-events-insecure",
         ),
+        (
+            [
+                *("--kv-events", "--kv-events-bind", "tcp://127.0.0.1:5557"),
+                *("--kv-events-insecure", "--kv-events-key-file", "/x"),
+            ],
+            "is for TCP without kv_events_key_file",
+        ),
+        (["--kv-events", "--kv-events-key-file", "/nowhere"], "kv_events_key_file /nowhere: No"),
         (["--kv-events-bind", "ipc:///run/x"], "kv_events_bind without kv_events"),
         (["--kv-events", "--kv-events-bind", "udp://x"], r"tcp://HOST:PORT or ipc:///PATH"),
         (

@@ -95,8 +95,10 @@ ALLOWED = {
     "kvstore/tracing.py": {"opentelemetry"},
     # Parts of the composition root.
     "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
+    | {"kvstore.kv_events"}
     | {"kvstore.remote_setup", "kvstore.service"},
-    "kvstore/kv_events_setup.py": {"kvstore.config", "kvstore.kv_events", "kvstore.service"},
+    "kvstore/kv_events_setup.py": {"kvstore.access_rules", "kvstore.config"}
+    | {"kvstore.kv_events", "kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.access_rules import Access, read_access
+from kvstore.access_rules import Access, event_addresses, read_access
 from kvstore.config.loading import load_config
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
+from kvstore.kv_events.curve_keys import CurveKeys
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from wire.certificates import Authority
 from wire.own_logs import own_logs
 
@@ -144,3 +146,45 @@ def test_without_a_tenants_file_there_is_nothing_to_read() -> None:
     with own_logs() as lines:
         assert access_of().reload(Credentials(frozenset()), list[QuotaTable]().append)
     assert lines == []
+
+
+EVENTS = ("--kv-events", "--kv-events-bind")
+SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"  # noqa: S105 - for this test alone
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """Provides a file with a secret key of CURVE."""
+    path = tmp_path / "events.key"
+    path.touch(mode=0o600)
+    path.write_text(f"{SECRET}\n", encoding="ascii")
+    return path
+
+
+def test_an_address_alone_is_of_the_server_s_user(tmp_path: Path) -> None:
+    """That is a tenant of the file, if one has the uid. Others have their names before theirs."""
+    config = load_config([*EVENTS, "ipc:///a,team=ipc:///b"])
+    own = f"uid-{os.geteuid()}"
+    assert event_addresses(config, Tenants()) == {own: "ipc:///a", "team": "ipc:///b"}
+    tenants = written(tmp_path, f"[tenants.mine]\nuids = [{os.geteuid()}]")
+    access = access_of("--tenants-file", str(tenants))
+    assert event_addresses(config, access.known.tenants) == {"mine": "ipc:///a", "team": "ipc:///b"}
+
+
+def test_encrypted_events_are_for_known_keys(tmp_path: Path, secret: Path) -> None:
+    """A tenant over TCP needs one at least; the secret has to be a key that others cannot read."""
+    own = f"uid-{os.geteuid()}"
+    bound = (*EVENTS, "tcp://127.0.0.1:5557", "--kv-events-key-file", str(secret))
+    with pytest.raises(ValueError, match=f"nobody could connect, since tenant {own} has no kv_ev"):
+        access_of(*bound)
+    public = "x" * 40
+    tenants = written(tmp_path, f"[tenants.{own}]\nkv_events_keys = ['{public}']")
+    access = access_of(*bound, "--tenants-file", str(tenants))
+    assert access.event_keys == CurveKeys(SECRET.encode(), {own: (public.encode(),)})
+    assert access_of().event_keys is None
+    secret.write_text("no key", encoding="ascii")
+    with pytest.raises(ValueError, match=r"is no secret key of CURVE: 40 characters"):
+        access_of(*bound, "--tenants-file", str(tenants))
+    secret.chmod(0o644)
+    with pytest.raises(ValueError, match=r"kv_events_key_file .*others can read it"):
+        access_of(*bound, "--tenants-file", str(tenants))

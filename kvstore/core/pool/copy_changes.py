@@ -4,6 +4,7 @@ Only whole pages of a path count. They have ids if a journal or a :class:`Change
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kvstore.core.index.node import Node
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -48,8 +49,10 @@ def note_copied(log: ChangeLog, node: Node, end: int, pages: int, tier: int) -> 
             ids, tokens = node.page_ids.between(first, end), node.edge[first * width : end * width]
             parts.append(CopiesStored(namespace, tier, _id_before(node, first), ids, tokens))
         pages -= end - first
-        if node.parent is not None:
-            node, end = node.parent, len(node.parent.slots)
+        if pages > 0:
+            above = node.parent
+            assert above is not None  # there are as many pages
+            node, end = above, len(above.slots)
     for each in reversed(parts):
         log.note(each)
 
@@ -64,6 +67,17 @@ def _id_before(node: Node, page: int) -> int:
     return NO_PARENT if node.page_ids is None else node.page_ids.at(page - 1)
 
 
+class _Waiting(NamedTuple):
+    """Children of a listed node that were not looked at: the first pages of each.
+
+    The node ended after ``end`` pages from the sequence's beginning when it was listed.
+    """
+
+    above: Node
+    first_pages: list[bytes]
+    end: int
+
+
 class CopySweep:
     """Lists all copies in some namespaces, a part at a time, parents before children.
 
@@ -73,12 +87,13 @@ class CopySweep:
     """
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
-        # Siblings that were not looked at, with the number of pages above them.
-        self._waiting: list[tuple[list[Node], int]] = [
-            ([each.index.root], 0) for each in namespaces
-        ]
-        # Numbers of the nodes that were listed, by namespace.
+        self._roots = [each.index.root for each in namespaces]
+        # Numbers of the nodes that this walk was at, and of those that were listed before it.
+        self._walked: set[tuple[int, int]] = set()
         self._listed: set[tuple[int, int]] = set()
+        self._waiting: list[_Waiting] = []
+        self._is_unsure = False
+        self._begin_walk()
 
     @property
     def is_done(self) -> bool:
@@ -90,35 +105,58 @@ class CopySweep:
         parts: list[CopiesStored] = []
         while self._waiting and most > 0:
             most -= 1
-            siblings, start = self._waiting[-1]
-            found = _present(siblings.pop(), start)
-            if not siblings:
+            waiting = self._waiting[-1]
+            page = waiting.first_pages.pop()
+            if not waiting.first_pages:
                 self._waiting.pop()
-            if found is None:
-                continue
-            namespace = namespace_of(found)
-            if (namespace.number, found.number) in self._listed:
-                continue
-            self._listed.add((namespace.number, found.number))
-            parts += _copies_of(found, namespace)
-            children = list(found.children.values())
-            if children:
-                self._waiting.append((children, found.start + len(found.slots)))
+            found = self._find(waiting, page)
+            if found is not None:
+                parts += self._list(found)
+            if self._is_unsure and not self._waiting:
+                self._begin_walk()
         return parts
 
+    def _begin_walk(self) -> None:
+        """Begins at the roots, without listing again what was listed."""
+        self._listed |= self._walked
+        self._walked = set()
+        self._is_unsure = False
+        for root in self._roots:
+            self._wait_below(root)
 
-def _present(node: Node, start: int) -> Node | None:
-    """Returns the node that has the page at ``start`` of a node's path now, or None.
+    def _find(self, waiting: _Waiting, page: bytes) -> Node | None:
+        """Returns the node that has a child's first page now, or None if it was removed."""
+        above = waiting.above
+        if above.detached:
+            return None
+        if above.slots or above.parent is None:
+            return above.children.get(page)
+        # It was merged with the node below it, or evicted.
+        node = above
+        while not node.slots and node.parent is not None:
+            node = node.parent
+        if node.detached:
+            # It may have been the lower part of what is still there.
+            self._is_unsure = True
+            return None
+        while node.start > waiting.end and node.parent is not None:
+            node = node.parent
+        return node if node.slots else None
 
-    The node may have been merged with the one below it, split, evicted or detached since.
-    """
-    while not node.slots and node.parent is not None:
-        node = node.parent
-    if node.detached:
-        return None
-    while node.start > start and node.parent is not None:
-        node = node.parent
-    return node
+    def _list(self, node: Node) -> list[CopiesStored]:
+        """Returns the copies of a node, and goes on below it, unless this walk was there."""
+        namespace = namespace_of(node)
+        place = namespace.number, node.number
+        if place in self._walked:
+            return []
+        self._walked.add(place)
+        self._wait_below(node)
+        return [] if place in self._listed else _copies_of(node, namespace)
+
+    def _wait_below(self, node: Node) -> None:
+        if node.children:
+            end = node.start + len(node.slots)
+            self._waiting.append(_Waiting(node, list(node.children), end))
 
 
 def _copies_of(node: Node, namespace: Namespace) -> list[CopiesStored]:

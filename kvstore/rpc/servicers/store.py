@@ -64,6 +64,7 @@ class StoreServicer:
             tier_bytes=self._store.tier_bytes if call.who.admin else {},
             succession=succession_message(self._store.succession.use(), whole=call.who.admin),
             remote=remote_message(use.remote, self._store.tier3.about, whole=call.who.admin),
+            kv_events=[each for each in self._store.kv_event_uses() if call.who.sees(each.tenant)],
         )
 
     def OpenNamespace(

@@ -1,6 +1,6 @@
 """Core's snapshots as the messages of lists and statistics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from kvstore.core.stats import (
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire.convert import identity_message, layout_message
+from kvstore.service.block_feed import KvEventUse
 from kvstore.service.page_io.slow_tier import TierState
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
@@ -244,6 +245,7 @@ def stats_message(
     tier_bytes: Mapping[int, int],
     succession: store_pb2.SuccessionStats,
     remote: store_pb2.RemoteStats | None = None,
+    kv_events: Iterable[KvEventUse] = (),
 ) -> store_pb2.GetStatsResponse:
     """Returns a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
 
@@ -274,6 +276,22 @@ def stats_message(
         ],
         succession=succession,
         remote=remote,
+        kv_events=[_kv_event_message(each) for each in kv_events],
+    )
+
+
+def _kv_event_message(use: KvEventUse) -> store_pb2.KvEventStats:
+    return store_pb2.KvEventStats(
+        tenant=use.tenant,
+        endpoint=use.endpoint,
+        replay_endpoint=use.replay_endpoint,
+        last_batch_number=use.last_number,
+        batch_count=use.batch_count,
+        stored_copy_count=use.stored_block_count,
+        removed_copy_count=use.removed_block_count,
+        lost_change_count=use.lost_change_count,
+        snapshot_count=use.snapshot_count,
+        replay_count=use.replay_count,
     )
 
 

@@ -23,6 +23,8 @@ from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants, canonical_nam
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # The name of a uid that no tenant names.
 UID_TENANT = re.compile(r"uid-(0|[1-9]\d*)")
+# A key of CURVE in Z85 (RFC 32 of ZeroMQ).
+Z85_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 HEX_DIGITS = 64
 # The last uid means no uid at all.
 MOST_UID = 2**32 - 2
@@ -35,11 +37,15 @@ class WrongTenants(ValueError):
 
 @dataclass(frozen=True)
 class TenantsFile:
-    """The content of a tenants file: the tenants, their quotas, and their keys by name."""
+    """The content of a tenants file: the tenants, their quotas, and their keys by name.
+
+    ``event_keys`` are the public keys of those who may read a tenant's KV events.
+    """
 
     tenants: Tenants
     quotas: QuotaTable
     remote_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    event_keys: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Self:
@@ -67,6 +73,12 @@ def _remote_key(value: str) -> str:
         raise ValueError(
             "has to be 32 random bytes as 64 hexadecimal digits, as `openssl rand -hex 32` prints"
         )
+    return value
+
+
+def _event_key(value: str) -> str:
+    if not Z85_KEY.fullmatch(value):
+        raise ValueError("has to be a public key of CURVE, 40 characters in Z85")
     return value
 
 
@@ -108,6 +120,7 @@ class TenantValues(QuotaValues):
     certificate_names: list[Annotated[str, AfterValidator(_certificate_name)]] = []
     admin: bool = False
     remote_key: Annotated[str, AfterValidator(_remote_key)] | None = None
+    kv_events_keys: list[Annotated[str, AfterValidator(_event_key)]] = []
 
 
 class FileValues(BaseModel):
@@ -149,7 +162,11 @@ def parse_tenants(content: bytes) -> TenantsFile:
         for name, each in values.tenants.items()
         if each.remote_key is not None
     }
-    return TenantsFile(tenants, QuotaTable(default, by_tenant), keys)
+    event_keys = {
+        name: tuple(key.encode() for key in each.kv_events_keys)
+        for name, each in values.tenants.items()
+    }
+    return TenantsFile(tenants, QuotaTable(default, by_tenant), keys, event_keys)
 
 
 def _tenant(name: str, values: TenantValues) -> Tenant:

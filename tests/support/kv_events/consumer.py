@@ -50,6 +50,8 @@ class Consumer:
     replay: str
     topic: str = ""
     replays_topic: bool = True
+    # The server's public key, and its own keys.
+    curve: tuple[bytes, bytes, bytes] | None = None
     loses: Callable[[int], bool] = lambda number: False  # noqa: ARG005
     blocks: dict[int, NaiveBlocks] = field(default_factory=dict)
     last: int = -1
@@ -63,6 +65,7 @@ class Consumer:
         self._sub.setsockopt_string(zmq.SUBSCRIBE, self.topic)
         self._sub.rcvhwm = 0
         self._sub.reconnect_ivl = 10
+        self._protect(self._sub)
         self._sub.connect(self.events)
         self._dealer = self._dealer_of()
 
@@ -70,8 +73,13 @@ class Consumer:
         dealer = self._context.socket(zmq.DEALER)
         dealer.rcvhwm = 0
         dealer.reconnect_ivl = 10
+        self._protect(dealer)
         dealer.connect(self.replay)
         return dealer
+
+    def _protect(self, socket: "zmq.Socket[bytes]") -> None:
+        if self.curve is not None:
+            socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = self.curve
 
     def close(self) -> None:
         """Closes its sockets."""

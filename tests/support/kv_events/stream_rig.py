@@ -12,7 +12,7 @@ from kvstore.kv_events.block_names import BlockNames
 from kvstore.kv_events.endpoints import endpoint_in
 from kvstore.kv_events.replay_buffer import MOST_BATCHES, ReplayBuffer
 from kvstore.kv_events.sequence_numbers import SequenceNumbers
-from kvstore.kv_events.tenant_stream import Settings, Sockets, TenantStream
+from kvstore.kv_events.tenant_stream import EventSockets, Settings, TenantStream
 from kvstore.kv_events.wire import Format, Wire
 from kvstore.service.block_feed import ROOM_BYTES, BlockFeed
 from naive.blocks import whole_paths
@@ -39,7 +39,9 @@ class StreamRig:
         self.clock = ManualClock() if clock is None else clock
         self._context = zmq.Context()
         endpoint = endpoint_in(folder, TENANT)
-        sockets = Sockets(self._context.socket(zmq.PUB), self._context.socket(zmq.ROUTER), endpoint)
+        sockets = EventSockets(
+            self._context.socket(zmq.PUB), self._context.socket(zmq.ROUTER), endpoint
+        )
         # No batch is dropped but those that a consumer loses.
         sockets.events.sndhwm = sockets.replay.sndhwm = 0
         sockets.events.bind(endpoint.events)

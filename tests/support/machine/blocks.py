@@ -10,9 +10,9 @@ from naive.copies import FIRST, LOWER
 
 @invariant()
 def blocks_are_what_is_there(machine: MachineState) -> None:
-    """Who followed all changes has every whole page of a path, tier by tier.
+    """A consumer of all changes has every whole page of a path, tier by tier.
 
-    So has who began with nothing, and was given a list of all in parts, between the changes.
+    Another one begins with nothing, and gets a list of all in parts, between the changes.
     """
     taken = machine.blocks.take(OWNER.tenant)
     assert not taken.lost_count

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import torch
@@ -219,6 +219,47 @@ class SchedulerWeightUpdaterManager:
         return f"end {recv_req}"
 
 
+@dataclass
+class ServerArgs:
+    """Some of SGLang's arguments, each with its namespace."""
+
+    NAMESPACES: ClassVar[dict[str, str]] = {
+        "model_path": "model",
+        "revision": "model",
+        "download_dir": "model",
+        "load_format": "model",
+        "dtype": "model",
+        "served_model_name": "serving",
+        "pp_size": "parallel",
+        "speculative_algorithm": "spec",
+        "lora_paths": "lora",
+    }
+
+    model_path: str = "nowhere"
+    revision: str | None = None
+    download_dir: str | None = None
+    load_format: str = "dummy"
+    dtype: str = "float32"
+    served_model_name: str | None = "tiny"
+    pp_size: int = 1
+    speculative_algorithm: str | None = None
+    lora_paths: tuple[object, ...] = ()
+
+
+@dataclass
+class ModelConfig:
+    """The model's configuration."""
+
+    hf_config: dict[str, int]
+    vocab_size: int = 1 << 20
+
+    @classmethod
+    def from_server_args(cls, server_args: ServerArgs) -> "ModelConfig":
+        """Returns the configuration of a server's model."""
+        assert server_args.model_path
+        return cls({"rope_theta": 10_000})
+
+
 class HookRegistry:
     """SGLang's registry: it wraps methods of the classes above."""
 
@@ -289,6 +330,13 @@ def sglang_stand_ins(counter: type) -> Iterator[HookRegistry]:
             _PendingOffload=PendingOffload,
         ),
         updater: _module("updater", SchedulerWeightUpdaterManager=SchedulerWeightUpdaterManager),
+    }
+    modules |= {
+        f"{PACKAGE}.configs.model_config": _module("configs", ModelConfig=ModelConfig),
+        f"{PACKAGE}.arg_groups.arg_utils": _module(
+            "arguments", namespace_of=lambda kind: dict(kind.NAMESPACES)
+        ),
+        f"{PACKAGE}.arg_groups.overrides": _module("overrides", resolution_result=getattr),
     }
     registry = HookRegistry(modules)
     hooks = f"{PACKAGE}.plugins.hook_registry"

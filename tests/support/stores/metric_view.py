@@ -34,6 +34,7 @@ def view_of(store: KVStore) -> View:
         succession=store.succession.use(),
         thrash=store.thrash.ratio,
         events=store.events.use(),
+        kv_events=store.kv_event_uses(),
         threads={"reaper": ThreadView(0.5, 2)},
         ready=True,
         mutex_waits=DurationCounts(),

@@ -172,6 +172,18 @@ def test_what_outlives_the_server_is_said(
     assert says(finding, outcome, *words)
 
 
+def test_kv_events_are_named_with_their_addresses() -> None:
+    """Lost changes are a warning, and a store without events has nothing to check."""
+    check = store_checks.kv_events_check
+    stats = store_pb2.GetStatsResponse()
+    assert says(check(stats), Verdict.SKIPPED, "--kv-events")
+    stats.kv_events.add(tenant="uid-7", endpoint="ipc:///run/x.pub")
+    stats.kv_events.add(tenant="team", endpoint="tcp://[::]:5557")
+    assert says(check(stats), Verdict.OK, "uid-7 at ipc:///run/x.pub, team at tcp://[::]:5557")
+    stats.kv_events[1].lost_change_count = 3
+    assert says(check(stats), Verdict.WARNING, "3 changes")
+
+
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
     """A slow clock source gives a warning that names it and the fast one."""
     assert says(host_checks.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Verdict.OK)

@@ -18,7 +18,7 @@ def numbers(folder: Path, seconds: float) -> SequenceNumbers:
 
 
 def test_a_first_start_begins_at_the_time(tmp_path: Path) -> None:
-    """So a consumer of an earlier server, whose file was lost, takes them."""
+    """A consumer of an earlier server, whose file was lost, takes them."""
     assert numbers(tmp_path, 1.7e9).first == 1_700_000_000_000 * NUMBERS_IN_A_MILLISECOND
 
 

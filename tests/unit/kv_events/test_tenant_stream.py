@@ -58,7 +58,7 @@ def test_who_comes_late_is_given_all(rigs: Rigs, consumers: Consumers) -> None:
 
 
 def test_batches_without_events_come_every_second(rigs: Rigs, consumers: Consumers) -> None:
-    """So that a consumer sees that the last ones were lost."""
+    """A consumer thus sees that the last ones were lost."""
     rig = rigs()
     consumer = consumers(rig)
     rig.settle(consumer)
@@ -138,7 +138,7 @@ def test_changes_that_do_not_fit_are_a_snapshot(rigs: Rigs, consumers: Consumers
 def test_a_snapshot_of_several_parts_goes_on_beside_changes(
     rigs: Rigs, consumers: Consumers
 ) -> None:
-    """What changes between two parts is published between them."""
+    """Changes between two parts are published between them."""
     world = make(slots=2000, lower_slots=2000)
     rig = rigs(world)
     names = [a + b for a in "abcdefghijklmnopqrst" for b in "abcdefghijklmnopqrstuvwxyz"]

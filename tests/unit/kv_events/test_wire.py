@@ -94,7 +94,7 @@ def encoded(form: Format, *changes: CopiesStored | CopiesRemoved, rank: int = 0)
 
 
 def test_the_bytes_are_those_of_vllm() -> None:
-    """Of each kind of event: as vLLM's own structures are encoded."""
+    """Each kind of event is encoded as vLLM's own structures are."""
     wire = Wire("map", NAMES)
     changes = (stored(), CopiesRemoved(SPACE, 2, (range(3, 5),)), stored(parent=1, tier=2))
     ours = wire.encode(12.5, [wire.cleared(), *wire.events(changes)], 3)
@@ -136,7 +136,7 @@ def test_arrays_are_those_of_older_versions() -> None:
 
 
 def test_removals_side_by_side_are_one_event() -> None:
-    """Of one tier, and never past a block that is stored between."""
+    """They are of one tier, and no block is stored between them."""
     first, second = CopiesRemoved(SPACE, 1, (range(1, 3),)), CopiesRemoved(SPACE, 1, (range(7, 8),))
     lower = CopiesRemoved(SPACE, 2, (range(1, 2),))
     batch = msgspec.msgpack.decode(

@@ -8,6 +8,7 @@ from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.metrics.definitions import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
+from kvstore.service.block_feed import KvEventUse
 from kvstore.service.call_durations import CallTimes
 from kvstore.succession.store_succession import SuccessionUse
 from stores.metric_view import Scraped, view_of, without_namespaces
@@ -59,6 +60,22 @@ def test_what_outlives_the_server_is_shown(world: World) -> None:
     names = ("holder_behind", "journal_used_bytes", "journal_bytes", "journal_given_up")
     shown = [found[f"kvstore_{name}"][()] for name in (*names, "recovered_pages")]
     assert shown == [2, 10, 100, 1, 7]
+
+
+def test_kv_events_are_summed_over_tenants(world: World) -> None:
+    """They are absent until there are some."""
+    view = view_of(world.store)
+    found = Scraped(view).samples()
+    assert not [name for name in found if name.startswith("kvstore_kv_event_")]
+    uses = [
+        KvEventUse("a", "ipc:///a", "ipc:///b", 9, 1, 2, 3, 4, 5, 6),
+        KvEventUse("b", "ipc:///c", "ipc:///d", 7, 10, 20, 30, 40, 50, 60),
+    ]
+    found = Scraped(view._replace(kv_events=uses)).samples()
+    names = ("batches_total", "lost_changes_total", "snapshots_total", "replays_total")
+    shown = [found[f"kvstore_kv_event_{name}"][()] for name in (*names, "last_batch_number")]
+    assert shown == [11, 44, 55, 66, 9]
+    assert found["kvstore_kv_event_copies_total"] == {("stored",): 22, ("removed",): 33}
 
 
 def test_names_that_others_chose_break_nothing(world: World) -> None:

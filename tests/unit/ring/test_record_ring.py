@@ -148,6 +148,21 @@ def test_a_record_is_ended_where_it_was_written() -> None:
     assert model.dropped == [0, 1, 2]
 
 
+def test_a_record_is_ended_in_whichever_segment_it_is() -> None:
+    """Before the head's segment as in it, in the first lap and in later ones."""
+    memory = segments()
+    model = RingModel(memory)
+    for number in range(200):
+        model.append(number, 20)
+        if number >= 12:
+            model.end(number - 12)
+            model.dead.add(number - 12)
+        model.check()
+    assert model.ended == set(range(188))
+    model.reopen(memory)
+    model.check()
+
+
 def test_an_ended_record_goes_if_nobody_asks_for_it() -> None:
     """Without a callback for them, the cleaner drops ended records."""
     memory = segments()

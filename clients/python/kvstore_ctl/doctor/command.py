@@ -135,6 +135,7 @@ def _store(seen: Seen) -> Iterator[Finding]:
     for check in store_checks.SNAPSHOT_CHECKS:
         yield check(stats)
     yield from remote_checks(stats)
+    yield store_checks.kv_events_check(stats)
     # Only admins see the budgets.
     tiers = {each.tier for each in stats.arenas} | {each.tier for each in stats.tier_budgets}
     yield store_checks.holder_check(

@@ -152,6 +152,20 @@ def holder_check(
     return ok(name, "; ".join(parts))
 
 
+def kv_events_check(stats: store_pb2.GetStatsResponse) -> Finding:
+    """Checks whether routers can follow the store's pages by KV events."""
+    name = "kv events"
+    if not stats.kv_events:
+        return skipped(name, "none are published: --kv-events, or no tenant has pages yet")
+    lost = sum(each.lost_change_count for each in stats.kv_events)
+    if lost:
+        found = f"{counted(lost, 'change')} came faster than they were published"
+        advice = "snapshots repaired that; give the server more processor time"
+        return warning(name, found, advice)
+    parts = [f"{each.tenant} at {each.endpoint}" for each in stats.kv_events]
+    return ok(name, ", ".join(parts))
+
+
 def _without_tier_2(succession: store_pb2.SuccessionStats) -> Finding:
     """Returns the finding for a store whose only memory tier is a GPU's."""
     found = "tier 1 is a GPU's memory, which ends with the server, and there is no tier 2"

@@ -108,6 +108,17 @@ def test_an_eviction_removes_blocks() -> None:
     assert max(stored.known) > 6
 
 
+def test_a_path_that_goes_whole_is_removed() -> None:
+    """With one change."""
+    world = CoreWorld(slots=4)
+    log = follow(world)
+    world.worker.publish("abc")
+    changes(log)
+    world.worker.publish("wxyz")
+    removed, stored = changes(log)
+    assert (ids(removed), ids(stored)) == ([1, 2, 3], [4, 5, 6, 7])
+
+
 def test_partial_pages_are_no_blocks() -> None:
     """They come and go unheard, and so does one that a whole page supersedes."""
     world = LetterWorld()
@@ -242,7 +253,7 @@ def test_without_ids_there_are_no_blocks() -> None:
 
 
 def test_a_recovered_tree_keeps_its_ids() -> None:
-    """Who knows the blocks from before finds the same ones in a sweep."""
+    """A consumer that knew the pages before finds the same ones in a sweep."""
     world = JournaledWorld(slots=16)
     log = follow(world)
     world.worker.publish("abcd", "abxy", "q")
@@ -258,3 +269,63 @@ def test_a_recovered_tree_keeps_its_ids() -> None:
         before.apply(each)
     assert swept(world).known == before.known
     assert before.prefixes(1) == paths("abcd", "abxy", "q", "abz")
+
+
+def test_a_sweep_lists_what_stays_of_a_waiting_node() -> None:
+    """Its upper part is another node, and the waiting one is gone."""
+    world = CoreWorld(slots=32)
+    log = follow(world)
+    world.worker.publish("abcd", "abxy")
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
+    for each in sweep.take(1):
+        found.apply(each)
+    changes(log)
+    world.worker.match("abc", 1)
+    world.evict_prefix("abcd")
+    while not sweep.is_done:
+        for each in (*changes(log), *sweep.take(1)):
+            found.apply(each)
+    assert found.prefixes(1) == paths("abc", "abxy")
+
+
+def test_a_sweep_that_lost_its_way_walks_again() -> None:
+    """A listed node was merged with a waiting one, whose end was then removed."""
+    world = CoreWorld(slots=32)
+    log = follow(world)
+    world.worker.publish("abcd", "abxy")
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
+    for each in sweep.take(1):
+        found.apply(each)
+    assert found.prefixes(1) == paths("ab")
+    world.evict_prefix("abx")
+    world.worker.match("abc", 1)
+    world.evict_prefix("abcd")
+    while not sweep.is_done:
+        for each in (*changes(log), *sweep.take(1)):
+            found.apply(each)
+    assert found.prefixes(1) == paths("abc")
+
+
+def test_a_sweep_finds_the_upper_part_of_what_was_merged_and_split() -> None:
+    """A listed node was merged with a waiting one, which was then cut after a new page."""
+    world = CoreWorld(slots=32)
+    log = follow(world)
+    world.worker.publish("abcd", "abxy")
+    sweep, found = CopySweep(world.cache.namespaces.values()), NaiveBlocks()
+    for each in sweep.take(1):
+        found.apply(each)
+    world.evict_prefix("abx")
+    world.worker.publish("abcz")
+    while not sweep.is_done:
+        for each in (*changes(log), *sweep.take(1)):
+            found.apply(each)
+    assert found.prefixes(1) == paths("abcd", "abcz")
+
+
+def test_copies_without_ids_are_not_told() -> None:
+    """Pages from before anybody followed changes move in silence."""
+    world = make()
+    world.worker.publish("ab")
+    log = follow(world)
+    move(world)
+    assert changes(log) == []

@@ -24,6 +24,7 @@ from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire import report
 from kvstore.rpc.wire.report import succession_message, tier_3_message
+from kvstore.service.block_feed import KvEventUse
 from kvstore.service.page_io.slow_tier import TierState, TierUse
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
@@ -188,6 +189,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
         tier_bytes={1: 301, 2: 302},
         succession=succession_message(SUCCESSION, whole=True),
         remote=store_pb2.RemoteStats(state=store_pb2.RemoteStats.STATE_OPEN),
+        kv_events=[KvEventUse("a", "ipc:///a", "ipc:///b", 1, 2, 3, 4, 5, 6, 7)],
     )
 
 
@@ -214,6 +216,7 @@ def unset(message: Message) -> list[str]:
         stats_message().tier_3,
         stats_message().tier_budgets[1],
         stats_message().succession,
+        stats_message().kv_events[0],
         report.limits_message(Limits()),
     ],
     ids=lambda message: message.DESCRIPTOR.name,

@@ -92,6 +92,16 @@ def test_a_file_has_the_keys_of_its_tenants() -> None:
     assert TenantsFile.empty().remote_keys == {}
 
 
+def test_a_file_has_the_keys_of_those_who_follow_a_tenant() -> None:
+    """They are public keys, in the order of the file."""
+    keys = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "x" * 40
+    text = f"[tenants.a]\nkv_events_keys = {list(keys)}\n[tenants.b]\n"
+    assert parse_tenants(text.encode()).event_keys == {
+        "a": tuple(each.encode() for each in keys),
+        "b": (),
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -113,6 +123,10 @@ def test_a_file_has_the_keys_of_its_tenants() -> None:
         ('[tenants."a\\u001b"]', "a tenant's name"),
         ("[tenants.uid-x]", "a name like uid-1000"),
         ('[tenants.a]\nremote_key = "00"', "tenants.a.remote_key: has to be 32 random bytes"),
+        (
+            '[tenants.a]\nkv_events_keys = ["x"]',
+            "tenants.a.kv_events_keys.0: has to be a public",
+        ),
         ("tenants = " + "[" * 10_000, "recursion"),
         ("[tenants.uid-5]\nuids = [6]", "tenants.uid-5.uids: this is the tenant of uid 5 alone"),
         ("[tenants.a]\nuids = [5]\n[tenants.uid-5]", "the uid 5 is of two tenants, a and uid-5"),
