@@ -65,10 +65,11 @@ def main(
     if as_json:
         print(json.dumps(document))
     else:
+        own, loaded = sum(report.own_tokens.values()), sum(report.loaded_tokens.values())
         print(
             f"{report.requests} requests, {len(report.wrong)} answers wrong, "
-            f"{len(report.failed)} failed, {report.kills} kills, {report.seconds:.0f} s; tokens in "
-            f"own trees {report.own_tokens.total():,}, loaded {report.loaded_tokens.total():,}"
+            f"{len(report.failed)} failed, {report.kills} kills, {report.seconds:.0f} s; "
+            f"tokens in own trees {own:,}, loaded {loaded:,}"
         )
         for each in report.failed:
             print(f"failed: {each}")

@@ -3,7 +3,6 @@
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,8 +16,9 @@ from support.sglang.server import Generate, Generation, SglangServer
 from support.sglang.store_flags import import_path, linker_arguments
 
 VOCABULARY: Final = range(2, 250)
-# Prompts begin with a part of one of these, and go on with some of these branches.
-ROOTS, ROOT_TOKENS, ROOT_PARTS = 4, 400, (100, 250, 400)
+# Prompts begin with a part of one of these, and go on with some of these branches. All roots
+# together are larger than a server's own memory.
+ROOTS, ROOT_TOKENS, ROOT_PARTS = 12, 400, (100, 250, 400)
 BRANCHES, BRANCH_PARTS, MOST_BRANCHES = 6, (33, 80, 150), 2
 MOST_TAIL = 19
 ANSWER_TOKENS = 6
@@ -38,8 +38,8 @@ class Report:
     requests: int = 0
     wrong: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
-    own_tokens: Counter[str] = field(default_factory=Counter)
-    loaded_tokens: Counter[str] = field(default_factory=Counter)
+    own_tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
+    loaded_tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
     # Tokens loaded between kills: the first is before any kill.
     loaded_by_life: list[int] = field(default_factory=lambda: [0])
     kills: int = 0
@@ -131,11 +131,16 @@ class Stress:
             self._ended.notify_all()
 
     def _kill(self, store: RunningStore, requests: int) -> None:
-        """Kills the store in the middle of requests, and starts it again at once."""
+        """Kills the store in the middle of requests, and starts it again at once.
+
+        Waits after each restart until a server loads from the store again, for as many requests
+        as half of a life has.
+        """
+        share = requests // (self._kills + 1)
         for number in range(1, self._kills + 1):
-            due = requests * number // (self._kills + 1)
+            due = share * number
             with self._ended:
-                self._ended.wait_for(partial(self._reached, due))
+                self._ended.wait_for(partial(self._reached, due, due + share // 2))
                 if self._over:
                     return
             store.restart()
@@ -143,8 +148,9 @@ class Stress:
                 self.report.kills += 1
                 self.report.loaded_by_life.append(0)
 
-    def _reached(self, requests: int) -> bool:
-        return self._over or self.report.requests >= requests
+    def _reached(self, requests: int, latest: int) -> bool:
+        sent, has_loaded = self.report.requests, self.report.loaded_by_life[-1] > 0
+        return self._over or sent >= latest or (sent >= requests and has_loaded)
 
 
 def _ask(server: SglangServer, tokens: Sequence[int]) -> Generation:

@@ -22,7 +22,7 @@ from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.hicache.hash_path import WORDS, HashPath
 from kvstore_sglang.hicache.hash_store import HashStore
 from kvstore_sglang.hicache.host_pages import HostPages
-from kvstore_sglang.hicache.refusals import require_supported
+from kvstore_sglang.hicache.refusals import require_prefix_keys, require_supported
 from kvstore_sglang.hicache.settings import HicacheSettings
 
 _logger = logging.getLogger(__name__)
@@ -30,10 +30,6 @@ _logger = logging.getLogger(__name__)
 # Seconds that the engine's start waits for its namespace: without it the first pages are not saved.
 OPENING: Final = 2.0
 SALT_BYTES: Final = 16
-NO_PREFIX: Final = (
-    "SGLang passes no prefix keys: set hicache_storage_pass_prefix_keys to true in "
-    "hicache-storage-backend-extra-config"
-)
 # The storages of this process, which hear of new weights.
 STORAGES: Final = weakref.WeakSet["KvstoreHiCache"]()
 
@@ -62,8 +58,10 @@ class KvstoreHiCache(HiCacheStorage):
         anchor = getattr(mem_pool_host, "anchor_entry", None)
         pages = HostPages(mem_pool_host if anchor is None else anchor.host_pool)
         config = self._config
+        context: Any = import_module("sglang.srt.runtime_context")
+        require_prefix_keys(context.get_memory().hicache_storage_backend_extra_config)
         facts = RankFacts.of(
-            import_module("sglang.srt.runtime_context").get_server_args(),
+            context.get_server_args(),
             device_type=str(pages.device).partition(":")[0],
             # All ranks of an MLA model have the same pages, which the first one saves.
             rank=0 if config.is_mla_model else config.tp_rank,
@@ -148,18 +146,17 @@ class KvstoreHiCache(HiCacheStorage):
     batch_get = set = batch_set = get
 
     def _path(self, keys: Sequence[str], extra_info: Any) -> HashPath | None:  # noqa: ANN401  # SGLang's own
-        """Returns the path of pages; None if SGLang does not tell it, which is logged once."""
-        prefix = getattr(extra_info, "prefix_keys", None)
-        reason = NO_PREFIX
-        if prefix is not None:
-            try:
-                return HashPath.of(keys, prefix)
-            except ValueError as error:
-                reason = str(error)
-        if not self._said:
-            self._said = True
-            _logger.error("pages_not_stored", extra={"reason": reason})
-        return None
+        """Returns the path of pages; None if a key is no hash, which is logged once.
+
+        SGLang passes no prefix for pages that begin a prompt.
+        """
+        try:
+            return HashPath.of(keys, getattr(extra_info, "prefix_keys", None))
+        except ValueError as error:
+            if not self._said:
+                self._said = True
+                _logger.warning("pages_not_stored", extra={"reason": str(error)})
+            return None
 
     def _renew(self) -> None:
         """Uses a namespace of a salt of chance from now on, which no other engine has."""

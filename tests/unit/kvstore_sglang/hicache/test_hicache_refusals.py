@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvstore_sglang.hicache.refusals import require_supported
+from kvstore_sglang.hicache.refusals import require_prefix_keys, require_supported
 
 PLAIN = {"pp_size": 1, "attn_cp_size": 1, "dcp_size": 1, "should_split_heads": False}
 
@@ -28,3 +28,18 @@ def test_a_page_in_parts_is_refused(facts: dict[str, object], message: str) -> N
     """The sentence names the setting."""
     with pytest.raises(ValueError, match=message):
         require_supported(SimpleNamespace(**{**PLAIN, **facts}))
+
+
+@pytest.mark.parametrize(
+    "config", [None, "@file.json", '{"hicache_storage_pass_prefix_keys": true}']
+)
+def test_an_engine_that_passes_prefixes_is_supported(config: str | None) -> None:
+    """A configuration in a file is not read."""
+    require_prefix_keys(config)
+
+
+@pytest.mark.parametrize("config", ["{}", '{"hicache_storage_pass_prefix_keys": false}'])
+def test_an_engine_that_passes_no_prefixes_is_refused(config: str) -> None:
+    """The sentence says what to set."""
+    with pytest.raises(ValueError, match="set it to true"):
+        require_prefix_keys(config)
