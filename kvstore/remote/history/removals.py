@@ -169,9 +169,13 @@ class RemoteRemovals:
         with self._namespaces.mutex:
             record.removed_at = self._journal.now()
             record.unheard += Age.LATER in ages
-            if not record.is_unheard:
+            if record.is_unheard:
+                # The listener may have read the revisions before these were written. Counted up,
+                # it reads them again, and so this host knows its own removal too.
+                record.unheard += 1
+            else:
                 self._namespaces.accept(record, written)
-            # Otherwise the removals that came meanwhile are due.
+            # Removals that came meanwhile are due.
             is_last = record.epoch == epoch
             record.own_removals.clear()
             record.written_epoch = -1

@@ -518,6 +518,40 @@ def test_nothing_is_found_until_the_store_has_heard(tmp_path: Path) -> None:
         assert two.b.look(0) == 1
 
 
+def test_an_own_removal_is_repeated_though_it_crossed_a_hearing(tmp_path: Path) -> None:
+    """The listener had read the revisions before this host's own removal wrote later ones."""
+    with hosts(tmp_path, PATIENT) as two:
+        two.a.publish(0)
+        assert two.b.look(0) == 1
+        assert two.a.pages.remove(0)
+        two.a.publish(0)
+        before = dict(two.values)
+        begins, may_return = Event(), Event()
+
+        def hear(_: bytes) -> None:
+            begins.set()
+            assert may_return.wait(LIMIT)
+
+        # It has seen the other host's removal, and waits with its own.
+        two.b.engine.set(is_hung=True, hangs=lambda call: call == "set_control")
+        removed: Future[bool] = Future()
+        two.b.store.remove_namespace(NAMESPACE, removed.set_result)
+        with two.b.store._namespaces.record(NAMESPACE) as record:
+            pass
+        two.b.until(lambda: record.is_unheard)
+        two.b.store.revised = hear
+        assert begins.wait(LIMIT)
+        two.b.engine.set(is_hung=False)
+        assert removed.result(LIMIT)
+        may_return.set()
+        two.b.settle()
+        # The engine fails over to a replica that lacks the removal.
+        two.restore(before)
+        assert two.b.look(0) == 0, "a removed page returned"
+        two.b.settle()
+        assert two.b.look(0) == 0
+
+
 def test_an_old_value_of_the_journal_counts_for_nothing(host: RemoteHost, tmp_path: Path) -> None:
     """A damaged file is as none: the host hears of all removals again."""
     host.publish(0)
