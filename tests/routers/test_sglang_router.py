@@ -137,15 +137,17 @@ def test_routing_by_prefix_hits_more_than_round_robin(
     router: SglangRouter, prompts: list[Asked], alone: list[Answered], tmp_path: Path
 ) -> None:
     """A slice of the public trace hits more if prefixes stay together, with the same tokens."""
-    by_prefix = ask(router.url, prompts)
+    by_prefix = ask(router.url, prompts, callers=1)
     # Fresh stores: it would find what the other way left.
     with four_servers() as others, router_of(others, "round_robin", tmp_path) as turns_taken:
-        in_turns = ask(turns_taken.url, prompts)
+        in_turns = ask(turns_taken.url, prompts, callers=1)
     for found in (by_prefix, in_turns):
         assert [each.error for each in found] == [""] * len(prompts)
         assert [each.text for each in found] == [each.text for each in alone]
     hits = [sum(each.cached_tokens for each in found) for found in (by_prefix, in_turns)]
-    assert hits[0] > 1.3 * hits[1] > 0, hits
+    # In turns it is 0.20 to 0.36 of all tokens, by the order in which the router found the servers,
+    # and one cache for all would have 0.41.
+    assert hits[0] > 1.1 * hits[1] > 0, hits
 
 
 def test_a_server_that_dies_loses_no_request_that_had_not_begun(
