@@ -16,12 +16,28 @@ from inference_worker.engine.engine import PAGE_TOKENS
 from processes.forked_programs import NESTED
 
 PATIENCE = 240.0
+ATTEMPTS = 3
+CUT_SHORT = "the deadline cut the load"
 Report = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """Runs the demo with an engine of its own. Provides its report."""
+    """Runs the demo with an engine of its own. Provides its report.
+
+    A busy machine may cut all loads short, which the demo says and counts as a failure.
+    """
+    for attempt in range(ATTEMPTS):
+        status, output, errors = run_demo()
+        if status == 0 or CUT_SHORT not in errors or attempt == ATTEMPTS - 1:
+            break
+    assert status == 0, errors
+    found: Report = json.loads(output.splitlines()[-1])
+    return found
+
+
+def run_demo() -> tuple[int, str, str]:
+    """Runs the demo once. Returns its exit status, and what it printed to both outputs."""
     program = [sys.executable, "-m", "inference_worker", "demo", "--threads", "1"]
     process = subprocess.Popen(
         [*program, "--model", "tiny", "--hosts", "2", "--json"],
@@ -38,9 +54,7 @@ def report() -> Report:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    assert process.returncode == 0, errors
-    found: Report = json.loads(output.splitlines()[-1])
-    return found
+    return process.returncode, output, errors
 
 
 def test_the_other_host_finds_what_the_first_computed(report: Report) -> None:

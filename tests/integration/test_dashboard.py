@@ -42,7 +42,7 @@ def named(query: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provides the metrics text of a server with all its tiers in use, and with a holder."""
+    """Provides the metrics text of a server with all its tiers and events in use, and a holder."""
     slab = tmp_path_factory.mktemp("slab") / "slab"
     shared = tmp_path_factory.mktemp("shared")
     (shared / "pages").mkdir()
@@ -53,7 +53,7 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("--tier3-path", str(slab), "--tier3-bytes", "16MiB", "--tier3-write", "through"),
         *("--remote-url", f"file://{shared / 'pages'}", "--remote-key-file", str(key)),
         *("--remote-state-dir", str(shared / "state"), "--remote-trust-uids"),
-        *("--metrics-listen", "127.0.0.1:0", "--verify-rate", "1"),
+        *("--metrics-listen", "127.0.0.1:0", "--verify-rate", "1", "--kv-events"),
     )
     config = ClientConfig(call_timeout=LIMIT)
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"dashboard"))
