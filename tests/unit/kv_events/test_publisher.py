@@ -43,7 +43,9 @@ def starts(world: World, tmp_path: Path) -> Iterator[Starts]:
             state.mkdir(exist_ok=True)
             publisher = KvEventPublisher(
                 world.store.follow_blocks(),
-                wire=partial(Wire, "map", BlockNames(b"secret", world.store.epoch)),
+                wire=partial(
+                    Wire, "map", BlockNames(b"secret", world.store.epoch), has_tier_2=False
+                ),
                 numbers=SequenceNumbers(state / "last-number", lambda: 1.7e9),
                 clock=RunningClock(),
                 folder=folder,
