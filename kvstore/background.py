@@ -20,6 +20,8 @@ REST = 2.0
 RECENT = 0.01
 # The longest rest, in seconds. Work of many threads may take more than the share for it.
 LONGEST = 0.02
+# Seconds between two parts of long work, during which other calls get the store's mutex.
+PAUSE = 0.0005
 # Items of a loop between two looks at the time that they took.
 LOOK_EVERY = 16
 

@@ -51,8 +51,6 @@ ROWS_AT_ONCE = 64
 HOLDS_AT_ONCE, LEASE_WORK = 1000, 16
 # Leases whose pins are counted at a time, by their namespaces alone.
 HOLDERS_AT_ONCE = 512
-# Seconds between two parts, during which other calls get the mutex.
-PAUSE = 0.0005
 NOTHING = Removed(0, 0)
 
 
@@ -248,7 +246,7 @@ class Listing:
 
 def _pause() -> None:
     """Allows other calls to take the mutex."""
-    sleep(PAUSE)
+    sleep(background.PAUSE)
     background.give_way()
 
 

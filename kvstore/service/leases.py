@@ -7,6 +7,7 @@ from time import sleep
 
 import structlog
 
+from kvstore import background
 from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
@@ -15,8 +16,6 @@ from kvstore.service.event_watches import ChangePublisher
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Seconds between two parts of a lease's end, during which other calls get the mutex.
-PAUSE = 0.0005
 # The log's event for each change of a lease.
 EVENTS = {
     "expired": "lease_expired",
@@ -170,7 +169,7 @@ class Leases:
     def _return_holds(self) -> None:
         """Gives back all that ended leases held, a part under the mutex at a time."""
         while self._cache.table.ending:
-            sleep(PAUSE)
+            sleep(background.PAUSE)
             with self._mutex:
                 changes = self._cache.return_holds()
             self.report(changes)

@@ -41,8 +41,6 @@ from kvstore.storage.memory_tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Seconds between two parts of a removal, during which other calls get the mutex.
-PAUSE = 0.0005
 # Pages that are read together, of an answer that has as many.
 AT_ONCE = 4
 
@@ -329,7 +327,7 @@ class Matching:
             with self._mutex:
                 self._cache.events.now = self._clock()
                 more = self._cache.remove_condemned()
-            sleep(PAUSE)
+            sleep(background.PAUSE)
             background.give_way()
 
     def _log(

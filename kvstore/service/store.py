@@ -14,6 +14,7 @@ from time import sleep
 
 import structlog
 
+from kvstore import background
 from kvstore.core import (
     Caller,
     Grant,
@@ -35,7 +36,7 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
-from kvstore.service.administration import PAUSE, Administration, Listing, NamedPinKeeper
+from kvstore.service.administration import Administration, Listing, NamedPinKeeper
 from kvstore.service.block_feed import BlockFeed, KvEventUse
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
@@ -223,7 +224,7 @@ class KVStore:
         while more and journal is not None:
             with self._mutex:
                 more = journal.clean()
-            sleep(PAUSE)
+            sleep(background.PAUSE)
 
     def clean_whole_journal(self, patience: float) -> None:
         """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
@@ -236,7 +237,7 @@ class KVStore:
         while more and journal is not None and self._clock() < until:
             with self._mutex:
                 more = journal.clean_before(end)
-            sleep(PAUSE)
+            sleep(background.PAUSE)
 
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""

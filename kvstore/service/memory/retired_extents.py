@@ -6,6 +6,7 @@ from time import sleep
 
 import structlog
 
+from kvstore import background
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.core.verbs.reclaim import Retirement, Survey
@@ -20,8 +21,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 PATIENCE = 10.0
 # The work under the mutex at a time, in pages to remove: a millisecond.
 WORK_AT_ONCE = 512
-# Seconds between two parts, during which other calls get the mutex.
-PAUSE = 0.0005
 
 
 @dataclass
@@ -78,7 +77,7 @@ class ExtentReclaim:
                 self._cache.events.now = self._clock()
                 if not work.go_on(WORK_AT_ONCE):
                     return
-            sleep(PAUSE)
+            sleep(background.PAUSE)
 
     def go_on(self) -> None:
         """Destroys empty extents that nobody maps, and asks for the others to be unmapped."""
