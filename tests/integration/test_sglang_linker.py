@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from engines.connector_logs import forget_connector_logs
 from kvstore_client.testing import RunningStore, wait_until
 from sglang_rig.counters import LayerWiseLoadCounter
 from sglang_rig.pools import PAGE, MHATokenToKVPool, page_of, plain_pool, slots_of, wipe
@@ -86,6 +87,7 @@ def serve(fresh_store: RunningStore) -> Iterator[Callable[..., Server]]:
         yield start
         for each in servers:
             each.linker.close()
+        forget_connector_logs("kvstore_sglang")
 
 
 def test_a_second_server_loads_what_the_first_computed(serve: Callable[..., Server]) -> None:

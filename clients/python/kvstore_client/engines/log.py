@@ -1,6 +1,7 @@
 """The log of a connector and its client, among the engine's own lines."""
 
 import logging
+from copy import copy
 from typing import Final
 
 # The client's logger, and the fields that every log record has.
@@ -21,19 +22,26 @@ def log_with(engine: logging.Logger, connector: str) -> None:
         for each in engine.handlers:
             if isinstance(each, logging.StreamHandler):
                 handler = logging.StreamHandler(each.stream)
-                handler.setFormatter(each.formatter)
-                handler.addFilter(_with_fields)
+                handler.setFormatter(_WithFields(each.formatter or logging.Formatter()))
                 logger.addHandler(handler)
         if logger.handlers:
             logger.setLevel(engine.getEffectiveLevel())
             logger.propagate = False
 
 
-def _with_fields(record: logging.LogRecord) -> bool:
-    """Writes an event's fields after its name."""
-    names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
-    fields = "".join(f" {name}={getattr(record, name)}" for name in names)
-    if fields and not getattr(record, "_written", False):
-        record.msg, record.args = f"{record.getMessage()}{fields}", None
-        record._written = True  # noqa: SLF001  # a second handler's filter sees the same record
-    return True
+class _WithFields(logging.Formatter):
+    """An engine's format, with an event's fields after its name.
+
+    Handlers of other logs see the same record, so a copy is changed.
+    """
+
+    def __init__(self, engine: logging.Formatter) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def format(self, record: logging.LogRecord) -> str:
+        names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
+        fields = "".join(f" {name}={getattr(record, name)}" for name in names)
+        changed = copy(record)
+        changed.msg, changed.args = f"{record.getMessage()}{fields}", None
+        return self._engine.format(changed)

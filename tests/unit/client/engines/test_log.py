@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore_client.engines.log import CLIENT, log_with
+from engines.connector_logs import forget_connector_logs
+from kvstore_client.engines.log import log_with
 
 
 @pytest.fixture
@@ -20,11 +21,7 @@ def engine() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     logger.setLevel(logging.INFO)
     yield logger, written
     logger.removeHandler(handler)
-    for name in ("kvstore_vllm", CLIENT):
-        ours = logging.getLogger(name)
-        ours.handlers.clear()
-        ours.setLevel(logging.NOTSET)
-        ours.propagate = True
+    forget_connector_logs("kvstore_vllm")
 
 
 def test_events_are_written_with_their_fields_once(
@@ -42,6 +39,19 @@ def test_events_are_written_with_their_fields_once(
         "INFO [engine] kvstore_used runtime_dir=/run/kvstore namespace=50 %s\n"
         "WARNING [engine] attach_refused\n"
     )
+
+
+def test_other_handlers_see_an_event_as_it_was_logged(
+    engine: tuple[logging.Logger, io.StringIO], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event's fields are added to the engine's line alone."""
+    logger, written = engine
+    log_with(logger, "kvstore_vllm")
+    ours = logging.getLogger("kvstore_vllm")
+    ours.addHandler(caplog.handler)
+    ours.warning("attach_refused", extra={"reason": "busy"})
+    assert "attach_refused reason=busy" in written.getvalue()
+    assert [record.getMessage() for record in caplog.records] == ["attach_refused"]
 
 
 def test_an_engine_without_handlers_changes_nothing() -> None:
