@@ -1,7 +1,7 @@
 """The whole linker on a real store, behind stand-ins of SGLang's scheduler and tree."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,10 +12,21 @@ import torch
 from engines.connector_logs import forget_connector_logs
 from kvstore_client.testing import RunningStore, wait_until
 from sglang_rig.counters import LayerWiseLoadCounter
-from sglang_rig.pools import PAGE, MHATokenToKVPool, page_of, plain_pool, slots_of, wipe
+from sglang_rig.pools import (
+    PAGE,
+    WINDOW_PAGES,
+    page_of,
+    params_of,
+    plain_pool,
+    slots_of,
+    window_pool,
+    wipe,
+)
 from sglang_rig.stand_ins import (
     InsertParams,
     MatchResult,
+    PoolName,
+    PoolTransfer,
     RadixKey,
     SchedulerWeightUpdaterManager,
     ServerArgs,
@@ -31,13 +42,18 @@ pytestmark = pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48Ki
 class Server:
     """A scheduler with one rank: a pool, a tree, and the linker between them."""
 
-    def __init__(self, linkers: ModuleType, runtime_dir: str, **arguments: Any) -> None:  # noqa: ANN401
-        self.pool: MHATokenToKVPool = plain_pool(PAGES)
-        self.pool.device = "cpu"  # type: ignore[attr-defined]
-        allocator = SimpleNamespace(get_kvcache=lambda: self.pool)
-        params = SimpleNamespace(
-            token_to_kv_pool_allocator=allocator,
-            page_size=PAGE,
+    def __init__(
+        self,
+        linkers: ModuleType,
+        runtime_dir: str,
+        pool: Any = None,  # noqa: ANN401
+        components: tuple[str, ...] = ("FULL",),
+        **arguments: Any,  # noqa: ANN401
+    ) -> None:
+        self.pool: Any = plain_pool(PAGES) if pool is None else pool
+        self.pool.device = "cpu"
+        params = params_of(
+            self.pool,
             attn_tp_cache_group=None,
             tp_cache_group=None,
             enable_metrics=False,
@@ -46,7 +62,7 @@ class Server:
         self.linker = linkers.KvstoreLinker(
             ServerArgs(**arguments),
             params,
-            components=[SimpleNamespace(name="FULL")],
+            components=[SimpleNamespace(name=each) for each in components],
             extra_config={"runtime_dir": runtime_dir, "lookup_timeout": LIMIT},
         )
         # The tree has three pages, in pages 4, 5 and 9 of the pool.
@@ -64,11 +80,14 @@ class Server:
         request = SimpleNamespace(rid=rid)
         return int(self.cache.linker.match(key, request, MatchResult()).host_hit_length)
 
-    def loads(self, numbers: list[int], rid: str = "request") -> bool:
-        """Loads found pages into pages of the pool."""
-        marker = self.cache.linker.hit_markers[rid]
-        transfer = SimpleNamespace(keys=marker.tail_hashes, device_indices=slots_of(numbers))
-        assert self.linker.load(rid, [transfer])
+    def loads(self, numbers: list[int], rid: str = "request", windows: Sequence[int] = ()) -> bool:
+        """Loads found pages into pages of the pool, and windows into those of the other one."""
+        keys = self.cache.linker.hit_markers[rid].tail_hashes
+        transfers = [PoolTransfer(PoolName.KV, slots_of(numbers), keys)]
+        if windows:
+            tail = keys[-len(windows) :]
+            transfers.append(PoolTransfer(PoolName.SWA, slots_of(windows), tail))
+        assert self.linker.load(rid, transfers)
         index = self.linker.start_layer_wise_loading()
         return bool(self.linker.finish_layer_wise_loading(index))
 
@@ -80,7 +99,7 @@ def serve(fresh_store: RunningStore) -> Iterator[Callable[..., Server]]:
         linkers = import_module("kvstore_sglang")
         servers: list[Server] = []
 
-        def start(**arguments: object) -> Server:
+        def start(**arguments: Any) -> Server:  # noqa: ANN401
             servers.append(Server(linkers, str(fresh_store.runtime_dir), **arguments))
             return servers[-1]
 
@@ -135,7 +154,7 @@ def test_a_cancelled_load_is_none(serve: Callable[..., Server]) -> None:
     assert server.computed(RadixKey(TOKENS))
     assert server.found(RadixKey(TOKENS)) == 3 * PAGE
     keys = server.cache.linker.hit_markers["request"].tail_hashes
-    transfer = SimpleNamespace(keys=keys, device_indices=slots_of([1, 2, 3]))
+    transfer = PoolTransfer(PoolName.KV, slots_of([1, 2, 3]), keys)
     server.linker.load("request", [transfer])
     server.cache.linker.inflight_load_rids.append("request")
     server.cache.linker.release_request("request")
@@ -146,7 +165,7 @@ def test_a_cancelled_load_is_none(serve: Callable[..., Server]) -> None:
 def test_a_load_of_pages_that_are_not_held_fails(serve: Callable[..., Server]) -> None:
     """All ranks queue it, and hear of the failure together."""
     server = serve()
-    transfer = SimpleNamespace(keys=["0"], device_indices=slots_of([1]))
+    transfer = PoolTransfer(PoolName.KV, slots_of([1]), ["0"])
     assert server.linker.load("unknown", [transfer])
     assert not server.linker.finish_layer_wise_loading(server.linker.start_layer_wise_loading())
 
@@ -158,6 +177,55 @@ def test_without_the_hook_the_linker_says_so(serve: Callable[..., Server]) -> No
         server.linker.lookup("request", [object()])
     with pytest.raises(RuntimeError, match="saved by hashes, in session s"):
         server.linker.offload([object()], session_id="s")
+
+
+def windowed(serve: Callable[..., Server]) -> Server:
+    """Returns a server of a model with sliding windows."""
+    return serve(pool=window_pool(PAGES), components=("FULL", "SWA"))
+
+
+def test_windows_are_saved_with_their_node_and_loaded_with_a_hit(
+    serve: Callable[..., Server],
+) -> None:
+    """SGLang hears how many of their tokens a hit needs, and both pools have them as they were."""
+    first, second = windowed(serve), windowed(serve)
+    # The node has the last two pages of the path, whose windows are in pages 3 and 2.
+    first.cache.tree_core.transfers = [
+        PoolTransfer(PoolName.KV, slots_of([5, 9])),
+        PoolTransfer(PoolName.SWA, slots_of([3, 2])),
+    ]
+    assert first.computed(RadixKey(TOKENS))
+    for pool in (second.pool.full_kv_pool, second.pool.swa_kv_pool):
+        wipe(pool)
+    assert PoolName.SWA in second.linker.pools
+    answer = second.cache.linker.match(
+        RadixKey(TOKENS), SimpleNamespace(rid="request"), MatchResult()
+    )
+    assert (answer.host_hit_length, answer.swa_host_hit_length) == (3 * PAGE, WINDOW_PAGES * PAGE)
+    assert second.loads([1, 2, 3], windows=[7, 4])
+    pairs = ((1, 4), (2, 5), (3, 9))
+    for target, source in pairs:
+        expected = page_of(first.pool.full_kv_pool, source)
+        assert torch.equal(page_of(second.pool.full_kv_pool, target), expected)
+    for target, source in ((7, 3), (4, 2)):
+        expected = page_of(first.pool.swa_kv_pool, source)
+        assert torch.equal(page_of(second.pool.swa_kv_pool, target), expected)
+
+
+def test_a_path_without_windows_is_no_hit(serve: Callable[..., Server]) -> None:
+    """A node whose windows SGLang had dropped cannot be gone on from."""
+    server = windowed(serve)
+    assert server.computed(RadixKey(TOKENS))
+    assert server.found(RadixKey(TOKENS)) == 0
+
+
+def test_a_node_behind_an_image_saves_no_windows(serve: Callable[..., Server]) -> None:
+    """Its path ends before the first token that is no text, and so its windows have no place."""
+    server = windowed(serve)
+    server.cache.tree_core.transfers = [PoolTransfer(PoolName.SWA, slots_of([3, 2]))]
+    picture = array("q", [*TOKENS[: 2 * PAGE], 1 << 25, *TOKENS[2 * PAGE + 1 :]])
+    assert server.computed(RadixKey(picture))
+    assert server.found(RadixKey(picture)) == 0
 
 
 def test_an_unsupported_engine_does_not_start(serve: Callable[..., Server]) -> None:

@@ -12,22 +12,32 @@ from kvstore_client.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.salts import RequestSalts
-from sglang_rig.pools import PAGE, device_pool, page_of, plain_pool, wipe
-from sglang_rig.rank import IDENTITY, LIMIT, PAGE_BYTES, PAGES, Rank, rank_of, tokens_of
+from sglang_rig.pools import PAGE, page_of, plain_pages, plain_pool, wipe
+from sglang_rig.rank import (
+    IDENTITY,
+    LIMIT,
+    PAGE_BYTES,
+    PAGES,
+    PlainRank,
+    WindowRank,
+    rank_of,
+    tokens_of,
+    window_rank_of,
+)
 
 # One extent of 32 pages.
 pytestmark = pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
 
 
 @pytest.fixture
-def engine(fresh_store: RunningStore) -> Iterator[Rank]:
+def engine(fresh_store: RunningStore) -> Iterator[PlainRank]:
     """Provides an engine on a store of its own."""
     made = rank_of(fresh_store.runtime_dir)
     yield made
     made.close()
 
 
-def test_another_engine_loads_what_one_saved(engine: Rank, fresh_store: RunningStore) -> None:
+def test_another_engine_loads_what_one_saved(engine: PlainRank, fresh_store: RunningStore) -> None:
     """The pages land as they were, in other pages of another engine's pool."""
     tokens = tokens_of(0, 5)
     before = [page_of(engine.pool, number) for number in range(PAGES)]
@@ -45,7 +55,7 @@ def test_another_engine_loads_what_one_saved(engine: Rank, fresh_store: RunningS
     other.close()
 
 
-def test_only_missing_pages_are_copied(engine: Rank) -> None:
+def test_only_missing_pages_are_copied(engine: PlainRank) -> None:
     """A second save of the same sequence copies nothing, and of a longer one the rest."""
     tokens = tokens_of(0, 4)
     for numbers in ([0, 1, 2, 3], [4, 5, 6, 7]):
@@ -58,7 +68,7 @@ def test_only_missing_pages_are_copied(engine: Rank) -> None:
     assert engine.counts["save_bytes"] == 6 * PAGE_BYTES
 
 
-def test_a_save_waits_for_an_engine_that_saves_the_same(engine: Rank) -> None:
+def test_a_save_waits_for_an_engine_that_saves_the_same(engine: PlainRank) -> None:
     """It copies nothing if the other engine ends, though it had begun before."""
     tokens = tokens_of(0, 2)
     held = engine.acquired(tokens)
@@ -75,7 +85,7 @@ def test_a_save_waits_for_an_engine_that_saves_the_same(engine: Rank) -> None:
         assert (engine.access.memory.page_tensor(match.pages[0]) == 7).all()
 
 
-def test_a_save_takes_over_from_an_engine_that_hangs(engine: Rank) -> None:
+def test_a_save_takes_over_from_an_engine_that_hangs(engine: PlainRank) -> None:
     """After ``RETRY_SECONDS`` the pages are copied by whoever has them."""
     tokens = tokens_of(0, 2)
     held = engine.acquired(tokens)
@@ -85,7 +95,7 @@ def test_a_save_takes_over_from_an_engine_that_hangs(engine: Rank) -> None:
     held.release()
 
 
-def test_a_new_salt_is_saved_and_found(engine: Rank) -> None:
+def test_a_new_salt_is_saved_and_found(engine: PlainRank) -> None:
     """The first save of a salt waits until its namespace is open, and so does a lookup."""
     salt, tokens = RequestSalts("").of("another adapter", None), tokens_of(0, 2)
     engine.save(tokens, [3, 4], salt)
@@ -98,7 +108,7 @@ def test_a_new_salt_is_saved_and_found(engine: Rank) -> None:
     assert found.failure is None
 
 
-def test_a_full_store_takes_the_first_pages_and_the_rest_later(engine: Rank) -> None:
+def test_a_full_store_takes_the_first_pages_and_the_rest_later(engine: PlainRank) -> None:
     """A save tries again while the store has no room; what fits is in the store at once."""
     filler = engine.access.memory.reserve(start_page=0, page_count=30)
     tokens = tokens_of(0, 4)
@@ -110,7 +120,9 @@ def test_a_full_store_takes_the_first_pages_and_the_rest_later(engine: Rank) -> 
     assert engine.counts["save_bytes"] == 4 * PAGE_BYTES
 
 
-def test_without_a_store_nothing_is_saved_or_found(engine: Rank, fresh_store: RunningStore) -> None:
+def test_without_a_store_nothing_is_saved_or_found(
+    engine: PlainRank, fresh_store: RunningStore
+) -> None:
     """The end of the store is a miss, and its return needs no restart of the engine."""
     tokens = tokens_of(0, 2)
     engine.save(tokens, [3, 4])
@@ -133,7 +145,7 @@ def test_without_a_store_nothing_is_saved_or_found(engine: Rank, fresh_store: Ru
 
 
 def test_pins_of_an_ended_session_do_not_keep_the_engine_from_the_next_one(
-    engine: Rank, fresh_store: RunningStore
+    engine: PlainRank, fresh_store: RunningStore
 ) -> None:
     """Waiting requests drop the pages of a store that was killed."""
     tokens = tokens_of(0, 2)
@@ -152,7 +164,7 @@ def test_pins_of_an_ended_session_do_not_keep_the_engine_from_the_next_one(
     assert len(engine.lookups) == 0
 
 
-def test_a_reset_drops_what_waits(engine: Rank) -> None:
+def test_a_reset_drops_what_waits(engine: PlainRank) -> None:
     """After a reset no thread reads the pool, and no result of before is left."""
     held = engine.acquired(tokens_of(0, 2))
     engine.save(tokens_of(0, 2), [3, 4])
@@ -168,10 +180,84 @@ def test_the_start_of_an_engine_waits_for_its_store(
     fresh_store: RunningStore, tmp_path: Path
 ) -> None:
     """Its first request finds what is there; an absent store delays no start."""
-    layout = device_pool(plain_pool(1)).layout
+    layout = plain_pages(plain_pool(1)).layout
     for folder, there in ((fresh_store.runtime_dir, True), (tmp_path, False)):
         access = StoreAccess(str(folder), IDENTITY, layout, name="tiny", call_timeout=LIMIT)
         assert access.wait_attached(LIMIT) is there
         assert access.tried
         assert (access.memory.failure is None) is there
         access.close()
+
+
+@pytest.fixture
+def windowed(fresh_store: RunningStore) -> Iterator[WindowRank]:
+    """Provides an engine of a model with sliding windows, whose store has 48 slots."""
+    made = window_rank_of(fresh_store.runtime_dir)
+    yield made
+    made.close()
+
+
+@pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
+def test_another_engine_loads_windows_with_their_path(
+    windowed: WindowRank, fresh_store: RunningStore
+) -> None:
+    """A hit ends where all windows are whole, and both pools have the pages as they were."""
+    tokens = tokens_of(0, 4)
+    path = [page_of(windowed.pool.full_kv_pool, number) for number in range(PAGES)]
+    windows = [page_of(windowed.pool.swa_kv_pool, number) for number in range(PAGES)]
+    windowed.save(tokens[: 3 * PAGE], [4, 5, 9], hanging=[2, 3])
+    windowed.save(tokens, [4, 5, 9, 1])
+    assert [windowed.saved(), windowed.saved()] == [True, True]
+    other = window_rank_of(fresh_store.runtime_dir)
+    for pool in (other.pool.full_kv_pool, other.pool.swa_kv_pool):
+        wipe(pool)
+    # The fourth page has no window, so no request can go on after it.
+    assert other.find(tokens) == 3
+    assert other.load(0, [7, 8, 2], windows=[14, 6])
+    for target, source in zip([7, 8, 2], [4, 5, 9], strict=True):
+        assert torch.equal(page_of(other.pool.full_kv_pool, target), path[source])
+    for target, source in zip([14, 6], [2, 3], strict=True):
+        assert torch.equal(page_of(other.pool.swa_kv_pool, target), windows[source])
+    assert not page_of(other.pool.swa_kv_pool, 7).any()
+    other.close()
+
+
+@pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
+def test_windows_that_the_device_has_are_not_needed(windowed: WindowRank) -> None:
+    """A hit behind two pages of the device needs the window of its own pages alone."""
+    tokens = tokens_of(0, 3)
+    windowed.save(tokens, [4, 5, 9], hanging=[2])
+    assert windowed.saved()
+    assert windowed.find(tokens) == 0
+    assert windowed.find(tokens, device_pages=2) == 1
+    before = page_of(windowed.pool.swa_kv_pool, 2)
+    assert windowed.load(2, [1], windows=[8])
+    assert torch.equal(page_of(windowed.pool.swa_kv_pool, 8), before)
+
+
+@pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
+def test_windows_that_are_stored_are_not_copied_again(windowed: WindowRank) -> None:
+    """A tail that was loaded is offered again, and costs a match."""
+    tokens = tokens_of(0, 3)
+    for _ in range(2):
+        windowed.save(tokens, [4, 5, 9], hanging=[2, 3])
+        assert windowed.saved()
+    copied = windowed.counts["save_bytes"]
+    windowed.save(tokens, [4, 5, 9], hanging=[2, 3])
+    assert windowed.saved()
+    assert windowed.counts["save_bytes"] == copied > 0
+
+
+@pytest.mark.store("--tier1-bytes", "48KiB", "--extent-bytes", "48KiB")
+def test_windows_without_room_are_saved_once_there_is_some(windowed: WindowRank) -> None:
+    """The path is saved first, and no request finds it without its windows."""
+    tokens = tokens_of(0, 2)
+    memory = windowed.access.memory
+    free = 48 * 1024 // memory.layout.page_bytes - 3
+    filler = memory.reserve(start_page=0, page_count=free)
+    windowed.save(tokens, [4, 5], hanging=[2, 3])
+    assert wait_until(lambda: memory.peek(pack_tokens(tokens) + ONE_MORE) > 0, LIMIT)
+    assert windowed.find(tokens) == 0
+    filler.abort()
+    assert windowed.saved()
+    assert windowed.lookups.find("later", b"", tokens, 0) == 2

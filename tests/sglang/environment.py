@@ -18,13 +18,16 @@ STAND_INS = HERE / "stand_ins"
 # A line of a .pth file that begins with an import is run by each Python that starts there.
 PATH_LINES = f"{STAND_INS}\nimport gpu_modules\n"
 SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
-# The plugin of SGLang's that the tests of HiCache need on a CPU.
+# The plugins of SGLang's that HiCache and sliding windows need on a CPU.
 METADATA = "Metadata-Version: 2.1\nName: kvstore-sglang-stand-ins\nVersion: 0\n"
-ENTRY_POINTS = "[sglang.srt.plugins]\ncpu_hicache = cpu_hicache:install\n"
+PLUGINS = ("cpu_hicache", "cpu_windows")
+ENTRY_POINTS = "\n".join(
+    ["[sglang.srt.plugins]", *(f"{name} = {name}:install" for name in PLUGINS), ""]
+)
 
 
 def add_stand_ins(python: Path) -> None:
-    """Makes an environment's Python import the stand-ins, and SGLang find their plugin."""
+    """Makes an environment's Python import the stand-ins, and SGLang find their plugins."""
     found = subprocess.run([str(python), "-Ic", SITE], capture_output=True, text=True, check=True)
     site = Path(found.stdout.strip())
     plugin = site / "kvstore_sglang_stand_ins-0.dist-info"

@@ -22,6 +22,7 @@ from cases.refusals import refusals
 from cases.set_ups import adapters, ranks, set_ups
 from cases.sharing import learn_sharing, sharing
 from cases.weights import weights
+from cases.windows import windows
 from rig.options import ServerOptions
 from rig.world import World, world
 
@@ -81,6 +82,7 @@ OWN_MODELS: dict[str, Callable[[Path, Table], None]] = {
     "adapters": adapters,
     "ranks": ranks,
     "set-ups": set_ups,
+    "windows": windows,
 }
 
 

@@ -17,6 +17,11 @@ TREE = Path(__file__).parents[3]
 SGLANG_PYTHON = TREE / ".venv-sglang" / "bin" / "python"
 # Modules of SGLang's models that servers import, of 250: imports are most of a start.
 MODELS: Final = frozenset({"llama", "qwen2", "qwen3"})
+# Those of models with other architectures, which only their own servers import.
+OTHER_MODELS: Final[Mapping[str, frozenset[str]]] = {
+    "Gemma3ForCausalLM": frozenset({"gemma3_causal"}),
+    "Gemma4ForCausalLM": frozenset({"gemma3_causal", "gemma4_causal"}),
+}
 MODEL_MODULES: Final = "lib/python3.11/site-packages/sglang/srt/models"
 # Finishes that SGLang gives a request: as many tokens as asked for, and an end before that.
 LENGTH, ABORTED = "length", "aborted"
@@ -99,7 +104,7 @@ class SglangServer(EngineServer):
         [port] = free_ports(1)
         command = [str(SGLANG_PYTHON), "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--host", HOST, "--port", str(port), *CPU_ARGUMENTS, *arguments]
-        variables = {**ENVIRONMENT, "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_left_out())}
+        variables = {**ENVIRONMENT, "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_left_out(model))}
         super().__init__(command, port, log, {**variables, **(environment or {})})
 
     def generate(self, asked: Generate, *, abort_after: int | None = None) -> Generation:
@@ -149,10 +154,12 @@ class SglangServer(EngineServer):
             raise RuntimeError(f"the weights were not exchanged: {found}")
 
 
-def _left_out() -> list[str]:
-    """Returns the modules of SGLang's models that no server here needs."""
+def _left_out(model: Path) -> list[str]:
+    """Returns the modules of SGLang's models that a model's server does not need."""
     folder = SGLANG_PYTHON.parents[1] / MODEL_MODULES
-    return sorted({path.stem for path in folder.glob("*.py")} - MODELS)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    others = (OTHER_MODELS.get(each, frozenset()) for each in config["architectures"])
+    return sorted({path.stem for path in folder.glob("*.py")} - MODELS.union(*others))
 
 
 def _generation(found: Mapping[str, Any], first: float) -> Generation:

@@ -16,18 +16,20 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
+from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_sglang import plugin
 from kvstore_sglang.engine.adapters import adapter_digests
-from kvstore_sglang.engine.device_pool import DevicePool
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.identity import engine_identity
+from kvstore_sglang.engine.model_pages import KV_POOL, SWA_POOL, ModelPages
 from kvstore_sglang.engine.rank_facts import RankFacts
-from kvstore_sglang.engine.refusals import require_supported
+from kvstore_sglang.engine.refusals import component_names, require_supported
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
 from kvstore_sglang.engine.token_pages import TokenPages
 from kvstore_sglang.metrics import CountReport, LinkerMetrics
-from kvstore_sglang.transfers.loads import Loads, QueuedLoad
+from kvstore_sglang.transfers.hanging_pages import HangingPages
+from kvstore_sglang.transfers.loads import ComponentLoad, Loads, QueuedLoad
 from kvstore_sglang.transfers.lookups import Lookups
 from kvstore_sglang.transfers.page_copies import CUDA, PageCopies
 from kvstore_sglang.transfers.saves import SavedPages, Saves
@@ -65,22 +67,22 @@ class KvstoreLinker(UnifiedCacheLinker):
         log_with(logging.getLogger(), __package__)
         settings = LinkerSettings.read(extra_config)
         self.forward_stream = forward_stream
-        kvcache = params.token_to_kv_pool_allocator.get_kvcache()
-        self.pools = {PoolName.KV: kvcache}
-        pool = DevicePool(kvcache, params.page_size)
         facts = RankFacts.read(server_args, params)
         require_supported(facts.settings, params, components)
-        identity = engine_identity(facts, settings, pool.layout)
-        self._pool = pool
-        self._page_tokens = pool.page_tokens
-        self._on_device = pool.device.type == CUDA
+        model = ModelPages.read(params, component_names(components))
+        # SGLang asks it for the pools of each component that is a key here.
+        self.pools = dict.fromkeys(PoolName(name) for name in (KV_POOL, *model.others))
+        identity = engine_identity(facts, settings, model.layout)
+        self._model = model
+        self._page_tokens = model.layout.page_tokens
+        self._on_device = model.device.type == CUDA
         self._access = StoreAccess(
             settings.runtime_dir,
             identity,
-            pool.layout,
+            model.layout,
             name=facts.lease_name,
             call_timeout=settings.lookup_timeout,
-            device=pool.device.index if self._on_device else None,
+            device=model.device.index if self._on_device else None,
         )
         counts: Counter[str] = Counter()
         metrics = LinkerMetrics(facts.labels) if params.enable_metrics else None
@@ -88,21 +90,22 @@ class KvstoreLinker(UnifiedCacheLinker):
         self._usage = UsageLog(self._access.facts, counts)
         self._salts = RequestSalts(settings.salt, adapter_digests(facts.settings))
         self._tokens = TokenPages(self._page_tokens, facts.vocabulary_size)
-        store, memory = EngineStore(self._access), self._access.memory
+        store, memory = EngineStore(self._access, model.windows), self._access.memory
         self._lookups = Lookups(
             store, self._tokens.pack, self._page_tokens, settings.lookup_timeout, counts
         )
-        layer_count = len(pool.layers)
-        self.layer_done_counter = LayerWiseLoadCounter(layer_count)
+        self.layer_done_counter = LayerWiseLoadCounter(model.layer_count)
         self._loads = Loads(
-            PageCopies(pool, memory),
+            PageCopies(model.device, memory),
             self.layer_done_counter,
-            layer_count,
+            model.layer_count,
             self._page_tokens,
             counts,
             fault_fraction=settings.fault_load_fraction,
         )
-        self._saves = Saves(store, PageCopies(pool, memory), self._page_tokens, counts)
+        self._saves = Saves(
+            store, model.path, PageCopies(model.device, memory), self._page_tokens, counts
+        )
         # So that the first requests find the store.
         self._access.wait_attached(ATTACH_SECONDS)
         LINKERS.add(self)
@@ -116,12 +119,21 @@ class KvstoreLinker(UnifiedCacheLinker):
         cache_salt: str | None,
         tokens: Sequence[int],
         device_pages: int,
-    ) -> int:
-        """Returns how many pages the store has of ``tokens`` after the first ``device_pages``.
+    ) -> Sequence[int]:
+        """Returns how many pages can be loaded of ``tokens`` after the first ``device_pages``.
 
-        They are pinned until the request loads them, or :meth:`drop`.
+        Each number is one that can. With windows of other components that is the longest alone:
+        the store pins the windows that end there. The pages are pinned until the request loads
+        them, or :meth:`drop`.
         """
-        return self._lookups.find(rid, self._salts.of(extra_key, cache_salt), tokens, device_pages)
+        salt = self._salts.of(extra_key, cache_salt)
+        found = self._lookups.find(rid, salt, tokens, device_pages)
+        return range(found if self._model.others else 1, found + 1) if found else ()
+
+    def host_hits(self, page_count: int) -> dict[str, int]:
+        """Returns what SGLang counts of other components in a hit, by fields of its match."""
+        window = self._model.needed(SWA_POOL, page_count)
+        return {"swa_host_hit_length": window * self._page_tokens}
 
     def drop(self, rid: str) -> None:
         """Releases the pages found for a request."""
@@ -133,17 +145,22 @@ class KvstoreLinker(UnifiedCacheLinker):
         cache_salt: str | None,
         tokens: Sequence[int],
         slots: torch.Tensor,
+        transfers: Sequence[Any] = (),
     ) -> bool:
         """Queues a sequence's pages, whose tokens lie in ``slots`` of the pool.
 
-        Returns False if there is nothing to save. All ranks return the same.
+        ``transfers`` are SGLang's, of the pages of other components at the sequence's end. Returns
+        False if there is nothing to save. All ranks return the same.
         """
         packed = self._tokens.pack(tokens)
         if not packed:
             return False
         salt = self._salts.of(extra_key, cache_salt)
         events = self.record_offload_ready() if self._on_device else ()
-        self._saves.queue(SavedPages(salt, packed, slots, tuple(events)))
+        # Pages after the last whole page of text have no place in the store.
+        is_whole = len(packed) == len(tokens) * TOKEN_BYTES
+        hanging = self._hanging(transfers) if is_whole else []
+        self._saves.queue(SavedPages(salt, packed, slots, tuple(events), hanging))
         return True
 
     def weights_changed(self) -> None:
@@ -169,10 +186,15 @@ class KvstoreLinker(UnifiedCacheLinker):
 
         Returns True on all ranks. If the pages are not held any more, the load fails later.
         """
-        [transfer] = transfers
-        first_page, page_count = int(transfer.keys[0]), len(transfer.keys)
-        match = self._lookups.take(rid)
-        load = QueuedLoad(match, first_page, page_count, transfer.device_indices)
+        by_pool = {str(each.name.value): each for each in transfers}
+        path = by_pool.pop(KV_POOL)
+        loads = [ComponentLoad(self._model.path, int(path.keys[0]), path.device_indices)]
+        loads += [
+            ComponentLoad(self._model.others[name], int(each.keys[0]), each.device_indices)
+            for name, each in by_pool.items()
+        ]
+        first_page, page_count = int(path.keys[0]), len(path.keys)
+        load = QueuedLoad(self._lookups.take(rid), first_page, page_count, tuple(loads))
         self._loads.queue(rid, load)
         return True
 
@@ -186,7 +208,7 @@ class KvstoreLinker(UnifiedCacheLinker):
         if self._on_device:
             # The slots are those that the work so far has freed.
             allocated = torch.cuda.Event()
-            allocated.record(torch.cuda.current_stream(self._pool.device))
+            allocated.record(torch.cuda.current_stream(self._model.device))
             events = (allocated,)
         return self._loads.start(events)
 
@@ -220,6 +242,15 @@ class KvstoreLinker(UnifiedCacheLinker):
         self._loads.close()
         self._lookups.drop_all()
         self._access.close()
+
+    def _hanging(self, transfers: Sequence[Any]) -> list[HangingPages]:
+        """Returns the pages that SGLang offers of components besides the path."""
+        found = [
+            HangingPages(self._model.others[name], each.device_indices)
+            for each in transfers
+            if (name := str(each.name.value)) in self._model.others
+        ]
+        return [each for each in found if each.page_count]
 
 
 def weights_changed() -> None:

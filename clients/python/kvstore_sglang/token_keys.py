@@ -35,7 +35,10 @@ SIGNATURES: Final = {
 FIELDS: Final = {
     ExternalCacheHitMarker: {"tail_hashes", "device_hit_len"},
     _PendingOffload: {"lock_node_id", "lock_params", "publish_node_ids"},
-    MatchResult: {"best_match_node", "last_host_node", "host_hit_length", "device_prefix_len"},
+    MatchResult: {
+        *("best_match_node", "last_host_node", "host_hit_length", "device_prefix_len"),
+        "swa_host_hit_length",
+    },
     InsertParams: {"key"},
 }
 
@@ -98,14 +101,18 @@ class TokenKeys:
         tokens = key.raw_token_ids()[:whole]
         mine = self._linker.find(req.rid, key.extra_key, key.cache_salt, tokens, first)
         found = self._wrapper._sync_restorable_prefix(  # noqa: SLF001  # as its own match
-            list(range(1, mine + 1)), num_pages=whole // page_tokens - first, device_hit_pages=0
+            list(mine), num_pages=whole // page_tokens - first, device_hit_pages=0
         )
         if not found:
             return result
         numbers = [str(first + each) for each in range(found)]
         self._wrapper.hit_markers[req.rid] = ExternalCacheHitMarker(numbers, device_tokens)
+        others = {
+            name: max(getattr(result, name), count)
+            for name, count in self._linker.host_hits(found).items()
+        }
         return result._replace(
-            last_host_node=result.best_match_node, host_hit_length=found * page_tokens
+            last_host_node=result.best_match_node, host_hit_length=found * page_tokens, **others
         )
 
     def release_request(self, rid: str) -> None:
@@ -124,7 +131,6 @@ class TokenKeys:
 
     def offload_node(self, node_id: Any, transfers: Any) -> None:  # noqa: ANN401  # SGLang's own
         """Saves a node's pages, whose tokens are in the insert under way."""
-        del transfers
         key = self._inserting.key if self._inserting is not None else None
         if key is None:
             return
@@ -134,7 +140,7 @@ class TokenKeys:
         slots = tree.collect_full_device_indices(node_id, tree.root_node_handle(key.extra_key))
         end = len(slots)
         queued = len(key) >= end and self._linker.save(
-            key.extra_key, key.cache_salt, key.raw_token_ids()[:end], slots
+            key.extra_key, key.cache_salt, key.raw_token_ids()[:end], slots, transfers
         )
         if not queued:
             self._cache.dec_lock_ref(node_id, lock)

@@ -18,6 +18,8 @@ PAGE_TOKENS = 16
 PATIENT_LOOKUP = 10.0
 # Tokens from which on HiCache prefetches.
 SHORTEST_PREFETCH = 1
+# Linkers with a fault, and their modules in linkers/.
+FAULTY = {"WrongPageLinker": "wrong_page_linker", "WrongWindowLinker": "wrong_window_linker"}
 
 
 @dataclass(frozen=True)
@@ -77,5 +79,5 @@ class ServerOptions:
         if self.way == HICACHE:
             return hicache_arguments(settings, prefetch_threshold=SHORTEST_PREFETCH)
         if self.faulty:
-            return linker_arguments(settings, linker=self.faulty, module="wrong_page_linker")
+            return linker_arguments(settings, linker=self.faulty, module=FAULTY[self.faulty])
         return linker_arguments(settings)

@@ -1,13 +1,18 @@
 """SGLang's pools of keys and values, as far as the linker reads them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from kvstore_sglang.engine.device_pool import DevicePool
+from kvstore_sglang.engine.model_pages import ModelPages
 
 PAGE, LAYERS, HEADS, DIM = 8, 3, 2, 4
+# The layers of full attention in a model with sliding windows, and the heads of the other three.
+FULL_LAYERS, WINDOW_HEADS, WINDOW_TOKENS = (1, 4), 3, 15
+WINDOW_PAGES, WINDOW_LAYERS = 2, 5
 
 
 @dataclass
@@ -23,6 +28,84 @@ class MLATokenToKVPool:
     """The field of SGLang's pool of latents."""
 
     kv_buffer: list[torch.Tensor]
+
+
+@dataclass
+class SWAKVPool:
+    """The fields of SGLang's pool with sliding windows.
+
+    ``layers_mapping`` says of each layer of the model its number in one of the pools, and whether
+    that is the pool of windows.
+    """
+
+    full_kv_pool: MHATokenToKVPool
+    swa_kv_pool: MHATokenToKVPool
+    layers_mapping: dict[int, tuple[int, bool]] = field(default_factory=dict)
+
+    @property
+    def full_layer_nums(self) -> int:
+        """The number of layers of full attention."""
+        return sum(not slides for _, slides in self.layers_mapping.values())
+
+
+@dataclass
+class SWATokenToKVPoolAllocator:
+    """SGLang's allocator of such a pool."""
+
+    kvcache: Any
+
+    def get_kvcache(self) -> Any:  # noqa: ANN401
+        """Returns the pool."""
+        return self.kvcache
+
+
+def window_pool(page_count: int) -> SWAKVPool:
+    """Returns a pool of two layers of full attention and three of windows, each with numbers."""
+    counts = {False: 0, True: 0}
+    mapping = {}
+    for layer in range(WINDOW_LAYERS):
+        slides = layer not in FULL_LAYERS
+        mapping[layer] = counts[slides], slides
+        counts[slides] += 1
+    return SWAKVPool(
+        _numbered(page_count, HEADS, counts[False]),
+        _numbered(page_count, WINDOW_HEADS, counts[True], start=1_000_000),
+        mapping,
+    )
+
+
+def _numbered(page_count: int, heads: int, layers: int, start: int = 0) -> MHATokenToKVPool:
+    size = page_count * PAGE * heads * DIM
+    tensors = [
+        torch.arange(start + n * size, start + (n + 1) * size, dtype=torch.float32).view(
+            page_count * PAGE, heads, DIM
+        )
+        for n in range(2 * layers)
+    ]
+    return MHATokenToKVPool(tensors[:layers], tensors[layers:])
+
+
+def params_of(pool: Any, **changes: object) -> Any:  # noqa: ANN401
+    """Returns SGLang's parameters of a cache over a pool, as far as pages are read of them."""
+    allocator = SWATokenToKVPoolAllocator(pool)
+    params = {
+        "token_to_kv_pool_allocator": allocator,
+        "page_size": PAGE,
+        "swa_retain_window": WINDOW_TOKENS,
+        "swa_gates_prefix_match": True,
+        "decoder_swa_bounded_replay": False,
+    }
+    return SimpleNamespace(**{**params, **changes})
+
+
+def window_pages(pool: SWAKVPool) -> ModelPages:
+    """Returns the pages of a pool with sliding windows."""
+    return ModelPages.read(params_of(pool), ["FULL", "SWA"])
+
+
+def plain_pages(pool: MHATokenToKVPool) -> ModelPages:
+    """Returns the pages of a plain pool."""
+    return ModelPages.read(params_of(pool), ["FULL"])
 
 
 def plain_pool(page_count: int, device: str = "cpu") -> MHATokenToKVPool:
@@ -56,8 +139,3 @@ def wipe(pool: MHATokenToKVPool) -> None:
     """Overwrites all pages with zeros."""
     for tensor in (*pool.k_buffer, *pool.v_buffer):
         tensor.zero_()
-
-
-def device_pool(pool: MHATokenToKVPool) -> DevicePool:
-    """Returns the pool as planes of pages."""
-    return DevicePool(pool, PAGE)

@@ -25,6 +25,17 @@ class PoolName(Enum):
     """The names of pools."""
 
     KV = "kv"
+    SWA = "swa"
+    MAMBA = "mamba"
+
+
+@dataclass
+class PoolTransfer:
+    """Pages of a pool on their way."""
+
+    name: PoolName
+    device_indices: torch.Tensor
+    keys: list[str] = field(default_factory=list)
 
 
 class HookType(Enum):
@@ -41,6 +52,7 @@ class MatchResult(NamedTuple):
     last_host_node: Any = None
     best_match_node: Any = "best"
     host_hit_length: int = 0
+    swa_host_hit_length: int = 0
 
 
 @dataclass
@@ -142,6 +154,8 @@ class TreeCore:
 
     slots: torch.Tensor
     offloading: list[Any] = field(default_factory=list)
+    # Of the node's other components.
+    transfers: list[PoolTransfer] = field(default_factory=list)
 
     def root_node_handle(self, extra_key: str | None = None) -> Any:  # noqa: ANN401
         """Returns the root."""
@@ -177,7 +191,7 @@ class UnifiedRadixCache:
     def insert(self, params: InsertParams) -> str:
         """Inserts a sequence, and offers its node."""
         del params
-        self.linker._offload_node("node", [])
+        self.linker._offload_node("node", self.tree_core.transfers)
         return "inserted"
 
     def inc_lock_ref(self, node_id: Any) -> LockResult:  # noqa: ANN401

@@ -36,14 +36,25 @@ class Linker:
     saved: list[tuple[Any, ...]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
-    def find(self, *arguments: object) -> int:
-        """Returns the number of found pages."""
+    def find(self, *arguments: object) -> Sequence[int]:
+        """Returns the numbers of pages that can be loaded."""
         self.asked.append(arguments)
-        return self.found
+        return range(1, self.found + 1)
 
-    def save(self, extra_key: object, salt: object, tokens: Sequence[int], slots: object) -> bool:
+    def host_hits(self, page_count: int) -> dict[str, int]:
+        """Returns a window of one page."""
+        return {"swa_host_hit_length": PAGE * min(page_count, 1)}
+
+    def save(
+        self,
+        extra_key: object,
+        salt: object,
+        tokens: Sequence[int],
+        slots: object,
+        transfers: Sequence[object],
+    ) -> bool:
         """Notes a save."""
-        self.saved.append((extra_key, salt, list(tokens), slots))
+        self.saved.append((extra_key, salt, list(tokens), slots, transfers))
         return self.saves
 
     def drop(self, rid: str) -> None:
@@ -95,6 +106,7 @@ def test_a_lookup_has_the_tokens_of_whole_pages(cache: UnifiedRadixCache) -> Non
     asked = cache.linker.cache_linker.asked
     assert asked == [("request", "adapter", "salt", TOKENS[:12], 1)]
     assert (answer.host_hit_length, answer.last_host_node) == (8, "best")
+    assert answer.swa_host_hit_length == PAGE
     assert cache.linker.hit_markers == {"request": (["1", "2"], PAGE)}
 
 
@@ -115,8 +127,9 @@ def test_whatever_the_device_has_is_not_looked_up(cache: UnifiedRadixCache) -> N
 def test_an_inserted_node_is_saved_with_its_whole_path(cache: UnifiedRadixCache) -> None:
     """The path is locked until SGLang hears of the save's end."""
     assert cache.insert(InsertParams(RadixKey(TOKENS, "adapter", None))) == "inserted"
-    [(extra_key, salt, tokens, slots)] = cache.linker.cache_linker.saved
+    [(extra_key, salt, tokens, slots, transfers)] = cache.linker.cache_linker.saved
     assert (extra_key, salt, tokens) == ("adapter", None, list(TOKENS[:8]))
+    assert transfers is cache.tree_core.transfers
     assert slots is cache.tree_core.slots
     assert cache.locked == cache.tree_core.offloading == ["node"]
     assert [each.lock_node_id for each in cache.linker.pending_offloads] == ["node"]

@@ -12,6 +12,8 @@ POOL_BUFFERS: Final = {
     "MHATokenToKVPool": ("k_buffer", "v_buffer"),
     "MLATokenToKVPool": ("kv_buffer",),
 }
+# Tensors that quantized pools keep beside those, without which a page means nothing.
+SCALES: Final = ("k_scale_buffer", "native_k_scale_buffer", "kv_scale_buffer")
 
 
 class UnsupportedPool(ValueError):
@@ -31,7 +33,8 @@ class DevicePool:
     """The memory of one rank's KV pool.
 
     ``page_tokens`` is SGLang's page size. Raises ``UnsupportedPool`` for a pool that is not plain:
-    other classes, layers of different shapes, or planes that are not contiguous.
+    other classes, scales beside the values, layers of different shapes, or planes that are not
+    contiguous.
     """
 
     def __init__(self, pool: Any, page_tokens: int) -> None:  # noqa: ANN401  # a KVCache of SGLang's
@@ -39,8 +42,13 @@ class DevicePool:
         if name not in POOL_BUFFERS:
             raise UnsupportedPool(
                 f"the KV pool is a {name}, and KvstoreLinker takes {' and '.join(POOL_BUFFERS)}: "
-                "models with sliding windows, recurrent state or sparse attention need another "
-                "cache, such as --enable-hierarchical-cache"
+                "models with sparse attention, for example, need another cache, such as "
+                "--enable-hierarchical-cache"
+            )
+        if any(getattr(pool, scale, None) is not None for scale in SCALES):
+            raise UnsupportedPool(
+                "the KV pool keeps scales beside its values, which a page does not have: set "
+                "another --kv-cache-dtype"
             )
         buffers: list[Sequence[torch.Tensor]] = [
             getattr(pool, attribute) for attribute in POOL_BUFFERS[name]
@@ -70,6 +78,16 @@ class DevicePool:
         self.page_count = first.shape[0] // page_tokens
 
     @property
+    def page_bytes(self) -> int:
+        """The bytes of a page: all its planes together."""
+        return sum(plane.shape[1] for layer in self.layers for plane in layer.planes)
+
+    @property
+    def facts(self) -> str:
+        """The shape of a page and the type of its elements; other pages share nothing with it."""
+        return f"{self._shape} of {self._dtype}"
+
+    @property
     def layout(self) -> PageLayout:
         """The layout of a page: ``[layers, keys and values, tokens, heads, dim]``.
 
@@ -88,10 +106,15 @@ class DevicePool:
 
         Raises ``ValueError`` for slots that are not.
         """
-        first = slots.view(-1, self.page_tokens)[:, 0].tolist()
-        if any(slot % self.page_tokens for slot in first):
-            raise ValueError(f"slots {first} do not begin at pages of {self.page_tokens} tokens")
-        return [slot // self.page_tokens for slot in first]
+        runs = slots.view(-1, self.page_tokens)
+        first = runs[:, 0]
+        whole = torch.arange(self.page_tokens, dtype=runs.dtype, device=runs.device)
+        if not torch.equal(runs, first[:, None] + whole) or (first % self.page_tokens).any():
+            raise ValueError(
+                f"slots that begin with {first.tolist()} are no whole pages of "
+                f"{self.page_tokens} tokens"
+            )
+        return (first // self.page_tokens).tolist()
 
 
 def _pages(tensor: torch.Tensor, page_tokens: int) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """One engine's store: namespaces by salt, and matches that wait for a namespace to open."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from kvstore_client import Match, Namespace, StoreBudget
+from kvstore_client import GroupWindow, Match, Namespace, StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.errors import StoreError, StoreUnavailable
 
@@ -11,10 +12,14 @@ MOST_SLOW: Final = 1_024
 
 
 class EngineStore:
-    """The store of one engine's rank. Any thread may use it."""
+    """The store of one engine's rank. Any thread may use it.
 
-    def __init__(self, access: StoreAccess) -> None:
+    ``windows`` are the KV cache groups that the engine's model has besides the path.
+    """
+
+    def __init__(self, access: StoreAccess, windows: Sequence[GroupWindow] = ()) -> None:
         self._access = access
+        self._windows = windows
         # Salts whose namespaces did not open in time: nobody waits for them again.
         self._slow: set[bytes] = set()
 
@@ -32,11 +37,16 @@ class EngineStore:
         """Returns the namespace of a salt. It may not be open yet."""
         return self._access.namespace(salt)
 
-    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget) -> Match:
+    def start_page(self, device_pages: int) -> int:
+        """Returns the page from which on the store has to have pages of windows."""
+        return device_pages if self._windows else 0
+
+    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget, start_page: int = 0) -> Match:
         """Pins the longest cached prefix of packed tokens, less than all of them.
 
-        Waits once for a new salt's namespace to open, as long as ``budget`` allows. A failure of
-        the store is a miss with ``Match.failure``. One thread calls it.
+        It ends where each window is whole. The engine itself has the pages of windows before
+        ``start_page``. Waits once for a new salt's namespace to open, as long as ``budget``
+        allows. A failure of the store is a miss with ``Match.failure``. One thread calls it.
         """
         namespace = self._access.namespace(salt)
         failure = namespace.failure
@@ -52,7 +62,9 @@ class EngineStore:
                 self._note_slow(salt)
         else:
             self._slow.discard(salt)
-        return namespace.match(tokens, budget=budget)
+        return namespace.match(
+            tokens, groups=self._windows, group_start_page=start_page, budget=budget
+        )
 
     def _note_slow(self, salt: bytes) -> None:
         if len(self._slow) >= MOST_SLOW:

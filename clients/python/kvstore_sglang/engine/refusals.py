@@ -8,6 +8,8 @@ from typing import Any, Final
 LEAST_PAGE_TOKENS: Final = 8
 # Methods of drafting that keep no KV, and none.
 DRAFTS_WITHOUT_KV: Final = frozenset({"", "NGRAM"})
+# SGLang's names of the components of a cache that the store keeps.
+COMPONENTS: Final = (frozenset({"FULL"}), frozenset({"FULL", "SWA"}))
 
 
 class UnsupportedEngine(ValueError):
@@ -42,9 +44,15 @@ def require_supported(settings: Mapping[str, Any], params: Any, components: Any)
             f"--speculative-algorithm is {algorithm}, whose draft keeps KV that no page has, or "
             "whose keys are pairs of tokens: leave it out, or set NGRAM"
         )
-    kinds = sorted(str(getattr(each, "name", each)) for each in components)
-    if kinds != ["FULL"]:
+    names = component_names(components)
+    if frozenset(names) not in COMPONENTS:
         raise UnsupportedEngine(
-            f"the model's cache has the parts {', '.join(kinds)}, and KvstoreLinker takes FULL "
-            "attention alone: sliding windows and recurrent state are not supported yet"
+            f"the model's cache has the components {', '.join(names)}, and KvstoreLinker takes "
+            "full attention, alone or with sliding windows: start this model without "
+            "--enable-unified-cache-external-linker"
         )
+
+
+def component_names(components: Any) -> list[str]:  # noqa: ANN401  # a set of ComponentType
+    """Returns SGLang's names of components, sorted."""
+    return sorted(str(getattr(each, "name", each)) for each in components)

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple, Protocol
 
 import torch
 
-from kvstore_client import Match
+from kvstore_client import Match, PageRef
 from kvstore_client.engines.counters import count_loaded
 from kvstore_client.errors import StoreError
+from kvstore_sglang.engine.component_pages import ComponentPages
 from kvstore_sglang.transfers.page_copies import PageCopies, PageTransfer
 
 _logger = logging.getLogger(__name__)
@@ -44,17 +45,26 @@ class LoadFailed(RuntimeError):
     """Pages that a lookup promised did not land; SGLang ends their requests with 503."""
 
 
+class ComponentLoad(NamedTuple):
+    """Pages of one component, from ``first_page`` of the sequence on, into slots of its pool."""
+
+    component: ComponentPages
+    first_page: int
+    slots: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedLoad:
     """A request's load: ``page_count`` pages of a match from ``first_page`` on, into slots.
 
-    ``match`` is None if the pages are not held any more, and the load fails.
+    ``loads`` has the pages of each component. ``match`` is None if the pages are not held any
+    more, and the load fails.
     """
 
     match: Match | None
     first_page: int
     page_count: int
-    slots: torch.Tensor
+    loads: tuple[ComponentLoad, ...]
 
     @property
     def pages(self) -> slice:
@@ -165,7 +175,7 @@ class Loads:
         try:
             if self._fault_fraction and self._chance() < self._fault_fraction:
                 raise LoadFailed("this load was made to fail, by fault_load_fraction")  # noqa: TRY301
-            transfers = [self._transfer(load, events) for load in batch]
+            transfers = [each for load in batch for each in self._transfers(load, events)]
             for layer in range(self._layer_count):
                 byte_count += sum(self._copies.load_layer(each, layer) for each in transfers)
                 if layer == self._layer_count - 1:
@@ -176,10 +186,34 @@ class Loads:
             self._counter.fail(index, error)
         return _Copied(byte_count, time.monotonic() - begin)
 
-    def _transfer(self, load: QueuedLoad, events: Sequence[torch.cuda.Event]) -> PageTransfer:
+    def _transfers(
+        self, load: QueuedLoad, events: Sequence[torch.cuda.Event]
+    ) -> list[PageTransfer]:
         if load.match is None:
             raise LoadFailed("the pages are not held any more")
-        return self._copies.transfer(load.slots, load.match.pages[load.pages], events)
+        found = []
+        for component, first_page, slots in load.loads:
+            count = len(component.page_numbers(slots))
+            parts = [
+                _matched_pages(load.match, group, first_page, count) for group in component.groups
+            ]
+            found.append(self._copies.transfer(component, slots, parts, events))
+        return found
+
+
+def _matched_pages(match: Match, group: int, first_page: int, count: int) -> Sequence[PageRef]:
+    """Returns pages of a match's group; group 0 is the path.
+
+    Raises ``LoadFailed`` if the match lacks one.
+    """
+    start, pages = match.groups[group] if group else (0, match.pages)
+    first = first_page - start
+    if first < 0 or first + count > len(pages):
+        raise LoadFailed(
+            f"pages {first_page} to {first_page + count} of group {group} were asked for, and "
+            f"{start} to {start + len(pages)} are held"
+        )
+    return pages[first : first + count]
 
 
 def _require_current(batch: Sequence[QueuedLoad]) -> None:

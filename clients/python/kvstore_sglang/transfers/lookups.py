@@ -26,19 +26,26 @@ SWEEP_SECONDS: Final = 0.25
 class PrefixSource(Protocol):
     """Finds cached prefixes in a store."""
 
-    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget) -> Match:
-        """Pins the longest cached prefix of packed tokens, less than all of them."""
+    def start_page(self, device_pages: int) -> int:
+        """Returns the first page for which an answer holds, if the device has ``device_pages``."""
+
+    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget, start_page: int = 0) -> Match:
+        """Pins the longest cached prefix of packed tokens, less than all of them.
+
+        The caller has the pages before ``start_page`` itself.
+        """
 
 
 @dataclass(eq=False, slots=True)
 class _Lookup:
-    """A request's lookup: its salt and tokens, and the answer.
+    """A request's lookup: its salt and tokens, and the answer from ``start_page`` on.
 
     ``match`` is None once its pages were released, because the device had all of them.
     """
 
     salt: bytes
     tokens: Sequence[int]
+    start_page: int
     match: Match | None
     page_count: int
     asked_at: float
@@ -86,7 +93,7 @@ class Lookups:
         now = self._clock()
         found = self._lookups.get(rid)
         if found is None or not self._answers(found, salt, tokens, device_pages, now):
-            fresh = self._ask(salt, tokens, now)
+            fresh = self._ask(salt, tokens, self._source.start_page(device_pages), now)
             self.drop(rid)
             self._lookups[rid] = found = fresh
         found.used_at = now
@@ -135,23 +142,29 @@ class Lookups:
             return False
         if found.match is None and found.page_count > device_pages:
             return False
+        start_page = self._source.start_page(device_pages)
+        if found.start_page > start_page:
+            # The device has lost pages since then, whose windows the match lacks.
+            return False
         whole = found.page_count == len(tokens) // self._page_tokens
-        return whole or now - found.asked_at < KEPT_SECONDS
+        # A request with more pages on the device needs fewer windows, and may find more.
+        same = found.start_page == start_page and now - found.asked_at < KEPT_SECONDS
+        return whole or same
 
-    def _ask(self, salt: bytes, tokens: Sequence[int], now: float) -> _Lookup:
+    def _ask(self, salt: bytes, tokens: Sequence[int], start_page: int, now: float) -> _Lookup:
         if now - self._renewed_at >= RENEWAL_SECONDS:
             self._renewed_at = now
             self._budget = StoreBudget(self._timeout, self._clock)
-        match = self._matched(salt, tokens)
+        match = self._matched(salt, tokens, start_page)
         self._note(match, len(tokens))
-        return _Lookup(salt, tokens, match, match.page_count, now, now)
+        return _Lookup(salt, tokens, start_page, match, match.page_count, now, now)
 
-    def _matched(self, salt: bytes, tokens: Sequence[int]) -> Match:
+    def _matched(self, salt: bytes, tokens: Sequence[int], start_page: int) -> Match:
         try:
             packed = self._pack(tokens)
             if not packed:
                 return Match()
-            return self._source.match(salt, packed + ONE_MORE, self._budget)
+            return self._source.match(salt, packed + ONE_MORE, self._budget, start_page)
         except Exception:  # every error is a miss: none may reach the scheduler
             _logger.exception("lookup_failed")
             return Match()

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from kvstore_client import Acquired, Reservation, StoreBudget
+from kvstore_client import Acquired, Namespace, Reservation, StoreBudget
 from kvstore_client.calls.deadlines import Backoff
 from kvstore_client.engines.reserved_pages import (
     IDLE_BEFORE_TAKEOVER,
@@ -22,7 +22,9 @@ from kvstore_client.engines.reserved_pages import (
 )
 from kvstore_client.errors import StoreError, StoreUnavailable
 from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_sglang.engine.component_pages import ComponentPages
 from kvstore_sglang.engine.engine_store import EngineStore
+from kvstore_sglang.transfers.hanging_pages import HangingPages, HangingSaves
 from kvstore_sglang.transfers.page_copies import PageCopies
 
 _logger = logging.getLogger(__name__)
@@ -40,13 +42,15 @@ class SavedPages:
     """The pages of a sequence, all of which are in the device pool.
 
     ``tokens`` are those of whole pages, packed. ``slots`` has the slot of each, and perhaps of
-    more; it may be read once ``events`` of the device happened.
+    more; it may be read once ``events`` of the device happened. ``hanging`` are pages of other
+    components than full attention that belong to pages of the sequence.
     """
 
     salt: bytes
     tokens: bytes
     slots: torch.Tensor
     events: Sequence[torch.cuda.Event] = ()
+    hanging: Sequence[HangingPages] = ()
 
 
 class SaveOutcome(Enum):
@@ -80,13 +84,17 @@ class Saves:
     def __init__(
         self,
         store: EngineStore,
+        path: ComponentPages,
         copies: PageCopies,
         page_tokens: int,
         counts: "Counter[str]",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``path`` are the pages of full attention."""
         self._store = store
+        self._path = path
         self._copies = copies
+        self._hanging = HangingSaves(copies, page_tokens)
         self._page_tokens = page_tokens
         self._page_bytes = page_tokens * TOKEN_BYTES
         self._counts = counts
@@ -158,7 +166,6 @@ class Saves:
         return attempt is SaveOutcome.SAVED
 
     def _attempt(self, pages: SavedPages, result: _Result, *, yielding: bool) -> SaveOutcome:
-        page_count = len(pages.tokens) // self._page_bytes
         namespace = self._store.namespace(pages.salt)
         failure = namespace.failure
         if failure is not None:
@@ -166,6 +173,25 @@ class Saves:
             opens = isinstance(failure, StoreUnavailable) and soon
             return SaveOutcome.NOT_OPEN if opens else SaveOutcome.FAILED
         budget = StoreBudget(SAVE_BUDGET)
+        if pages.hanging and self._hanging.are_stored(namespace, pages, budget):
+            return SaveOutcome.SAVED
+        outcome = self._save_path(pages, namespace, result, budget, yielding=yielding)
+        if outcome is not SaveOutcome.SAVED or not pages.hanging:
+            return outcome
+        saved = self._hanging.save(namespace, pages, budget)
+        result.byte_count += saved.byte_count
+        return SaveOutcome.SAVED if saved.stored else SaveOutcome.NO_ROOM
+
+    def _save_path(
+        self,
+        pages: SavedPages,
+        namespace: Namespace,
+        result: _Result,
+        budget: StoreBudget,
+        *,
+        yielding: bool,
+    ) -> SaveOutcome:
+        page_count = len(pages.tokens) // self._page_bytes
         with namespace.acquire(
             pages.tokens + ONE_MORE,
             total_page_count=page_count,
@@ -191,7 +217,7 @@ class Saves:
         start, end = reservation.start_page, reservation.start_page + reservation.page_count
         slots = pages.slots[start * self._page_tokens : end * self._page_tokens]
         try:
-            transfer = self._copies.transfer(slots, reservation.pages, pages.events)
+            transfer = self._copies.transfer(self._path, slots, [reservation.pages], pages.events)
             result.byte_count += self._copies.save(transfer, reservation.pages.dated_runs)
             inserted = reservation.insert(
                 pages.tokens[start * self._page_bytes : end * self._page_bytes],

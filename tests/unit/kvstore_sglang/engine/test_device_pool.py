@@ -57,8 +57,9 @@ def test_slots_are_whole_pages() -> None:
     slots = torch.cat([torch.arange(24, 32), torch.arange(8, 16)])
     assert pool.page_numbers(slots) == [3, 1]
     assert pool.page_numbers(torch.arange(0)) == []
-    with pytest.raises(ValueError, match="do not begin at pages of 8 tokens"):
-        pool.page_numbers(torch.arange(4, 12))
+    for slots in (torch.arange(4, 12), torch.arange(8, 16).flip(0), torch.arange(8, 24)[::2]):
+        with pytest.raises(ValueError, match="no whole pages of 8 tokens"):
+            pool.page_numbers(slots)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,17 @@ def test_slots_are_whole_pages() -> None:
 def test_other_pools_are_refused(pool: object, message: str) -> None:
     """A pool whose tokens are no bytes side by side is refused at the start."""
     with pytest.raises(UnsupportedPool, match=message):
+        DevicePool(pool, PAGE)
+
+
+@pytest.mark.parametrize("scale", ["k_scale_buffer", "native_k_scale_buffer"])
+def test_a_pool_with_scales_is_refused(scale: str) -> None:
+    """A quantized page without its scales would be another engine's wrong answer."""
+    pool = MHATokenToKVPool(tensors(), tensors())
+    setattr(pool, scale, None)
+    DevicePool(pool, PAGE)
+    setattr(pool, scale, [torch.ones(1)])
+    with pytest.raises(UnsupportedPool, match=r"scales beside its values.*--kv-cache-dtype"):
         DevicePool(pool, PAGE)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstore_client import Match, StoreBudget
+from kvstore_client import GroupWindow, Match, StoreBudget
 from kvstore_client.errors import LayoutMismatch, StoreError, StoreUnavailable
 from kvstore_sglang.engine.engine_store import MOST_SLOW, EngineStore
 
@@ -18,6 +18,7 @@ class Namespace:
     opens: bool = True
     waits: list[float] = field(default_factory=list)
     matches: int = 0
+    windows: list[tuple[object, int]] = field(default_factory=list)
 
     def wait_open(self, timeout: float) -> bool:
         """Opens, or does not."""
@@ -26,10 +27,13 @@ class Namespace:
             self.failure = None
         return self.opens
 
-    def match(self, tokens: bytes, *, budget: StoreBudget) -> Match:
+    def match(
+        self, tokens: bytes, *, groups: object, group_start_page: int, budget: StoreBudget
+    ) -> Match:
         """Finds nothing, or fails."""
         del tokens, budget
         self.matches += 1
+        self.windows.append((groups, group_start_page))
         return Match(failure=self.failure)
 
 
@@ -92,6 +96,17 @@ def test_a_spent_budget_waits_for_nothing() -> None:
     found = store_of(namespace).match(b"", b"", budget)
     assert isinstance(found.failure, StoreUnavailable)
     assert (namespace.waits, namespace.matches) == ([], 0)
+
+
+def test_a_match_names_the_model_s_windows() -> None:
+    """The store has to have those of pages that the device lacks."""
+    access: Any = Access(Namespace())
+    windows = (GroupWindow(1, 4), GroupWindow(2, 4))
+    store = EngineStore(access, windows)
+    store.match(b"", b"", StoreBudget(0.25), store.start_page(3))
+    plain = EngineStore(access)
+    plain.match(b"", b"", StoreBudget(0.25), plain.start_page(3))
+    assert access.opened.windows == [(windows, 3), ((), 0)]
 
 
 def test_many_salts_that_do_not_open_are_forgotten() -> None:

@@ -27,6 +27,7 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
     """Full attention with pages of eight tokens and more is supported, and drafts without KV."""
     require_supported(*engine(page_size=page_size))
     require_supported(*engine(page_size=page_size, spec__speculative_algorithm="NGRAM"))
+    require_supported(*engine(page_size=page_size, components=("SWA", "FULL")))
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,9 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
         ({"spec__speculative_algorithm": "EAGLE"}, "algorithm is EAGLE, whose draft keeps KV"),
         ({"spec__speculative_algorithm": "STANDALONE"}, "STANDALONE.*or set NGRAM"),
         ({"is_eagle": True}, "whose keys are pairs of tokens"),
-        ({"components": ("FULL", "SWA")}, "the parts FULL, SWA.*FULL attention alone"),
-        ({"components": ("FULL", "MAMBA")}, "the parts FULL, MAMBA"),
+        ({"components": ("MAMBA", "FULL")}, "the components FULL, MAMBA.*with sliding windows"),
+        ({"components": ("FULL", "SWA", "MAMBA")}, "the components FULL, MAMBA, SWA"),
+        ({"components": ("SWA",)}, "the components SWA"),
     ],
 )
 def test_a_refusal_is_one_sentence_that_names_the_setting(

@@ -11,11 +11,15 @@ import torch
 
 from kvstore_client import PageRef
 from kvstore_client.errors import PageRecycled, StoreUnavailable
-from kvstore_sglang.transfers.loads import Loads, QueuedLoad
+from kvstore_client.kv_cache_groups import GroupPages
+from kvstore_sglang.engine.component_pages import ComponentPages
+from kvstore_sglang.transfers.loads import ComponentLoad, Loads, QueuedLoad
 from sglang_rig.counters import LayerWiseLoadCounter
-from sglang_rig.pools import PAGE, slots_of
+from sglang_rig.pools import PAGE, plain_pages, plain_pool, slots_of, window_pages, window_pool
 
 LAYERS = 3
+PATH = plain_pages(plain_pool(1)).path
+[WINDOWS] = window_pages(window_pool(1)).others.values()
 
 
 @dataclass(eq=False)
@@ -23,6 +27,7 @@ class Pinned:
     """The part of a ``Match`` that is used."""
 
     pages: Sequence[PageRef]
+    groups: dict[int, GroupPages] = field(default_factory=dict)
     recycled: bool = False
     releases: int = 0
     release_error: Exception | None = None
@@ -55,14 +60,18 @@ class Copies:
     may_go_on: Event = field(default_factory=Event)
 
     def transfer(
-        self, slots: torch.Tensor, pages: Sequence[PageRef], events: Sequence[object]
+        self,
+        component: ComponentPages,
+        slots: torch.Tensor,
+        parts: Sequence[Sequence[PageRef]],
+        events: Sequence[object],
     ) -> object:
         """Returns what is copied, and notes events."""
         if self.unmapped:
             raise KeyError(7)
         self.waited += events
-        numbers = (slots[::PAGE] // PAGE).tolist()
-        return tuple(zip(numbers, pages, strict=True))
+        numbers = component.page_numbers(slots)
+        return tuple(each for pages in parts for each in zip(numbers, pages, strict=True))
 
     def load_layer(self, transfer: object, layer: int) -> int:
         """Notes a copy."""
@@ -110,7 +119,8 @@ def pinned(count: int = 4) -> Any:  # noqa: ANN401
 
 def queued(match: Any, first_page: int, numbers: Sequence[int]) -> QueuedLoad:  # noqa: ANN401
     """Returns the load of some pages into pages of the pool."""
-    return QueuedLoad(match, first_page, len(numbers), slots_of(numbers))
+    path = ComponentLoad(PATH, first_page, slots_of(numbers))
+    return QueuedLoad(match, first_page, len(numbers), (path,))
 
 
 def test_a_batch_lands_layer_by_layer(
@@ -172,6 +182,31 @@ def test_pages_that_do_not_land_fail_their_batch(
     copies.unmapped = False
     loads.queue("b", queued(pinned(), 0, [1]))
     assert loads.finish(loads.start())
+
+
+def test_the_pages_of_windows_land_with_the_path(loads: Loads, copies: Copies) -> None:
+    """Each part comes from the group's own pages, which begin where the window does."""
+    match = pinned(4)
+    for group in WINDOWS.groups:
+        places = [PageRef(2, 10 * group + number) for number in range(2)]
+        match.groups[group] = GroupPages(2, places)  # type: ignore[arg-type]
+    path = ComponentLoad(PATH, 1, slots_of([4, 5, 6]))
+    windows = ComponentLoad(WINDOWS, 3, slots_of([8]))
+    loads.queue("a", QueuedLoad(match, 1, 3, (path, windows)))
+    assert loads.finish(loads.start())
+    expected = tuple((8, PageRef(2, 10 * group + 1)) for group in WINDOWS.groups)
+    assert copies.copied[1] == (0, expected)
+
+
+@pytest.mark.parametrize("first_page", [1, 3])
+def test_a_window_that_the_match_lacks_fails_its_load(first_page: int, loads: Loads) -> None:
+    """Nothing is loaded from a page before or after those that are held."""
+    match = pinned(4)
+    match.groups |= {group: GroupPages(2, [PageRef(2, 0)]) for group in WINDOWS.groups}  # type: ignore[arg-type]
+    windows = ComponentLoad(WINDOWS, first_page, slots_of([8]))
+    loads.queue("a", QueuedLoad(match, 0, 4, (windows,)))
+    assert not loads.finish(loads.start())
+    assert match.releases == 1
 
 
 def test_a_share_of_loads_fails_on_purpose(

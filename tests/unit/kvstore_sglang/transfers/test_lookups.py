@@ -46,16 +46,23 @@ class Source:
     now: float = 100.0
     failure: StoreError | None = None
     error: Exception | None = None
+    has_windows: bool = False
     calls: list[tuple[bytes, bytes]] = field(default_factory=list)
+    start_pages: list[int] = field(default_factory=list)
     given: list[Pinned] = field(default_factory=list)
 
     def clock(self) -> float:
         """Returns the time."""
         return self.now
 
-    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget) -> Pinned:
+    def start_page(self, device_pages: int) -> int:
+        """Returns the first page for which an answer holds."""
+        return device_pages if self.has_windows else 0
+
+    def match(self, salt: bytes, tokens: bytes, budget: StoreBudget, start_page: int = 0) -> Pinned:
         """Pins pages, or fails as it is told to."""
         self.calls.append((salt, tokens))
+        self.start_pages.append(start_page)
         if self.error is not None:
             raise self.error
         try:
@@ -201,6 +208,21 @@ def test_pages_of_an_ended_session_are_released() -> None:
     source.now += SWEEP_SECONDS
     lookups.drop_ended()
     assert source.held == [source.given[1]]
+
+
+def test_a_match_of_windows_holds_while_the_device_keeps_its_pages() -> None:
+    """It lacks windows that the device had: once the device loses them, the store is asked."""
+    source = Source(has_windows=True, pages=3)
+    lookups = lookups_of(source)
+    assert [lookups.find("a", b"", TOKENS, pages) for pages in (1, 2, 1)] == [2, 1, 2]
+    assert source.start_pages == [1]
+    assert lookups.find("a", b"", TOKENS, 0) == 3
+    assert source.start_pages == [1, 0]
+    assert source.held == [source.given[1]]
+    source.pages = 2
+    lookups.find("b", b"", TOKENS, 0)
+    assert lookups.find("b", b"", TOKENS, 1) == 1
+    assert source.start_pages == [1, 0, 0, 1]
 
 
 def test_lookups_that_nobody_waits_for_are_dropped() -> None:
