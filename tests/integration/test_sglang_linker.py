@@ -19,6 +19,7 @@ from sglang_rig.pools import (
     params_of,
     plain_pool,
     slots_of,
+    state_pools,
     window_pool,
     wipe,
 )
@@ -48,12 +49,14 @@ class Server:
         runtime_dir: str,
         pool: Any = None,  # noqa: ANN401
         components: tuple[str, ...] = ("FULL",),
+        requests: Any = None,  # noqa: ANN401
         **arguments: Any,  # noqa: ANN401
     ) -> None:
         self.pool: Any = plain_pool(PAGES) if pool is None else pool
         self.pool.device = "cpu"
         params = params_of(
             self.pool,
+            req_to_token_pool=requests,
             attn_tp_cache_group=None,
             tp_cache_group=None,
             enable_metrics=False,
@@ -80,10 +83,18 @@ class Server:
         request = SimpleNamespace(rid=rid)
         return int(self.cache.linker.match(key, request, MatchResult()).host_hit_length)
 
-    def loads(self, numbers: list[int], rid: str = "request", windows: Sequence[int] = ()) -> bool:
-        """Loads found pages into pages of the pool, and windows into those of the other one."""
+    def loads(
+        self,
+        numbers: list[int],
+        rid: str = "request",
+        windows: Sequence[int] = (),
+        state: int | None = None,
+    ) -> bool:
+        """Loads found pages into pages of the pool, and windows or a state into the other one."""
         keys = self.cache.linker.hit_markers[rid].tail_hashes
         transfers = [PoolTransfer(PoolName.KV, slots_of(numbers), keys)]
+        if state is not None:
+            transfers.append(PoolTransfer(PoolName.MAMBA, torch.tensor([state]), keys[-1:]))
         if windows:
             tail = keys[-len(windows) :]
             transfers.append(PoolTransfer(PoolName.SWA, slots_of(windows), tail))
@@ -226,6 +237,30 @@ def test_a_node_behind_an_image_saves_no_windows(serve: Callable[..., Server]) -
     picture = array("q", [*TOKENS[: 2 * PAGE], 1 << 25, *TOKENS[2 * PAGE + 1 :]])
     assert server.computed(RadixKey(picture))
     assert server.found(RadixKey(picture)) == 0
+
+
+def test_a_state_is_saved_with_its_node_and_loaded_with_a_hit(
+    serve: Callable[..., Server],
+) -> None:
+    """The forward of a load waits for the states too, which are as they were."""
+    (pool, requests), (other_pool, other_requests) = state_pools(PAGES), state_pools(PAGES)
+    components = ("FULL", "MAMBA")
+    first = serve(pool=pool, components=components, requests=requests)
+    second = serve(pool=other_pool, components=components, requests=other_requests)
+    assert other_requests.counter is second.linker.layer_done_counter
+    first.cache.tree_core.transfers = [PoolTransfer(PoolName.MAMBA, torch.tensor([5]))]
+    assert first.computed(RadixKey(TOKENS))
+    before, after = (each.mamba_pool.mamba_cache for each in (requests, other_requests))
+    for states in (after.temporal, after.conv[0]):
+        states.zero_()
+    answer = second.cache.linker.match(
+        RadixKey(TOKENS), SimpleNamespace(rid="request"), MatchResult()
+    )
+    assert (answer.host_hit_length, answer.mamba_host_hit_length) == (3 * PAGE, 1)
+    assert second.loads([1, 2, 3], state=7)
+    assert torch.equal(after.temporal[:, 7], before.temporal[:, 5])
+    assert torch.equal(after.conv[0][:, 7], before.conv[0][:, 5])
+    assert not after.temporal[:, :7].any()
 
 
 def test_an_unsupported_engine_does_not_start(serve: Callable[..., Server]) -> None:

@@ -18,9 +18,9 @@ STAND_INS = HERE / "stand_ins"
 # A line of a .pth file that begins with an import is run by each Python that starts there.
 PATH_LINES = f"{STAND_INS}\nimport gpu_modules\n"
 SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
-# The plugins of SGLang's that HiCache and sliding windows need on a CPU.
+# The plugins of SGLang that its caches and kernels need on a CPU.
 METADATA = "Metadata-Version: 2.1\nName: kvstore-sglang-stand-ins\nVersion: 0\n"
-PLUGINS = ("cpu_hicache", "cpu_windows")
+PLUGINS = ("cpu_hicache", "cpu_windows", "cpu_delta_rule")
 ENTRY_POINTS = "\n".join(
     ["[sglang.srt.plugins]", *(f"{name} = {name}:install" for name in PLUGINS), ""]
 )

@@ -18,11 +18,11 @@ from cases.deaths import deaths, learn_deaths
 from cases.eviction import NARROW_BYTES, WIDE_BYTES, eviction, learn_eviction
 from cases.faults import faults, learn_faults
 from cases.hicache import hicache
+from cases.hybrids import states, windows
 from cases.refusals import refusals
 from cases.set_ups import adapters, ranks, set_ups
 from cases.sharing import learn_sharing, sharing
 from cases.weights import weights
-from cases.windows import windows
 from rig.options import ServerOptions
 from rig.world import World, world
 
@@ -83,6 +83,7 @@ OWN_MODELS: dict[str, Callable[[Path, Table], None]] = {
     "ranks": ranks,
     "set-ups": set_ups,
     "windows": windows,
+    "states": states,
 }
 
 

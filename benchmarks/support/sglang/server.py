@@ -21,6 +21,7 @@ MODELS: Final = frozenset({"llama", "qwen2", "qwen3"})
 OTHER_MODELS: Final[Mapping[str, frozenset[str]]] = {
     "Gemma3ForCausalLM": frozenset({"gemma3_causal"}),
     "Gemma4ForCausalLM": frozenset({"gemma3_causal", "gemma4_causal"}),
+    "Qwen3NextForCausalLM": frozenset({"qwen2_moe", "qwen3_next"}),
 }
 MODEL_MODULES: Final = "lib/python3.11/site-packages/sglang/srt/models"
 # Finishes that SGLang gives a request: as many tokens as asked for, and an end before that.

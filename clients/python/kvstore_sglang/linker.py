@@ -21,7 +21,7 @@ from kvstore_sglang import plugin
 from kvstore_sglang.engine.adapters import adapter_digests
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.identity import engine_identity
-from kvstore_sglang.engine.model_pages import KV_POOL, SWA_POOL, ModelPages
+from kvstore_sglang.engine.model_pages import KV_POOL, STATE_POOL, SWA_POOL, ModelPages
 from kvstore_sglang.engine.rank_facts import RankFacts
 from kvstore_sglang.engine.refusals import component_names, require_supported
 from kvstore_sglang.engine.salts import RequestSalts
@@ -95,6 +95,9 @@ class KvstoreLinker(UnifiedCacheLinker):
             store, self._tokens.pack, self._page_tokens, settings.lookup_timeout, counts
         )
         self.layer_done_counter = LayerWiseLoadCounter(model.layer_count)
+        if STATE_POOL in model.others:
+            # SGLang registers it with the KV pool alone.
+            params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self._loads = Loads(
             PageCopies(model.device, memory),
             self.layer_done_counter,
@@ -132,8 +135,10 @@ class KvstoreLinker(UnifiedCacheLinker):
 
     def host_hits(self, page_count: int) -> dict[str, int]:
         """Returns what SGLang counts of other components in a hit, by fields of its match."""
-        window = self._model.needed(SWA_POOL, page_count)
-        return {"swa_host_hit_length": window * self._page_tokens}
+        return {
+            "swa_host_hit_length": self._model.needed(SWA_POOL, page_count) * self._page_tokens,
+            "mamba_host_hit_length": self._model.needed(STATE_POOL, page_count),
+        }
 
     def drop(self, rid: str) -> None:
         """Releases the pages found for a request."""

@@ -37,7 +37,7 @@ FIELDS: Final = {
     _PendingOffload: {"lock_node_id", "lock_params", "publish_node_ids"},
     MatchResult: {
         *("best_match_node", "last_host_node", "host_hit_length", "device_prefix_len"),
-        "swa_host_hit_length",
+        *("swa_host_hit_length", "mamba_host_hit_length"),
     },
     InsertParams: {"key"},
 }

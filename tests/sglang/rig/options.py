@@ -1,5 +1,6 @@
 """The options of one server."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ PATIENT_LOOKUP = 10.0
 # Tokens from which on HiCache prefetches.
 SHORTEST_PREFETCH = 1
 # Linkers with a fault, and their modules in linkers/.
-FAULTY = {"WrongPageLinker": "wrong_page_linker", "WrongWindowLinker": "wrong_window_linker"}
+FAULTY = {"WrongPageLinker": "wrong_page_linker", "WrongHangingLinker": "wrong_hanging_linker"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ServerOptions:
     ``runtime_dir`` is the store's, None for a server without one; ``way`` says how it gets
     there, and ``extra`` has further settings of it. ``pool_tokens`` bounds the server's own
     memory. ``faulty`` names a linker with a fault, of linkers/. ``arguments`` are
-    further arguments of the command line.
+    further arguments of the command line, and ``variables`` of its environment.
     """
 
     model: Path
@@ -43,6 +44,7 @@ class ServerOptions:
     adapters: tuple[Path, ...] = ()
     faulty: str | None = None
     arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def command_arguments(self) -> list[str]:
         """Returns the arguments of the server's command line."""
@@ -63,9 +65,11 @@ class ServerOptions:
         if self.ranks > 1:
             # Two ranks share the cores of a small machine.
             found["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(self.ranks)))
+            # SGLang compiles a function for its ranks with triton, which a CPU does not have.
+            found["TORCHDYNAMO_DISABLE"] = "1"
         if self.way == HICACHE:
             found |= HICACHE_ENVIRONMENT
-        return found
+        return found | dict(self.variables)
 
     def _store_arguments(self) -> list[str]:
         """Returns the flags that a user gives."""

@@ -13,6 +13,8 @@ PAGE, LAYERS, HEADS, DIM = 8, 3, 2, 4
 # The layers of full attention in a model with sliding windows, and the heads of the other three.
 FULL_LAYERS, WINDOW_HEADS, WINDOW_TOKENS = (1, 4), 3, 15
 WINDOW_PAGES, WINDOW_LAYERS = 2, 5
+# The numbers of a layer's recurrent state: all layers fill more than one slot.
+STATE_NUMBERS = 500
 
 
 @dataclass
@@ -46,6 +48,47 @@ class SWAKVPool:
     def full_layer_nums(self) -> int:
         """The number of layers of full attention."""
         return sum(not slides for _, slides in self.layers_mapping.values())
+
+
+@dataclass
+class HybridLinearKVPool:
+    """The fields of SGLang's pool of keys and values beside recurrent states."""
+
+    full_kv_pool: MHATokenToKVPool
+    full_attention_layer_id_mapping: dict[int, int]
+
+
+@dataclass
+class HybridReqToTokenPool:
+    """The fields of SGLang's pool of requests, which has their states."""
+
+    mamba_pool: Any
+    mamba_map: dict[int, int]
+    mamba_ckpt_pool: Any = None
+    short_conv_pool: Any = field(default_factory=lambda: SimpleNamespace(enabled=False))
+    ngram_pool: Any = field(default_factory=lambda: SimpleNamespace(enabled=False))
+    counter: Any = None
+
+    def register_layer_transfer_counter(self, counter: Any) -> None:  # noqa: ANN401
+        """Notes the counter that a forward waits for."""
+        self.counter = counter
+
+
+def state_pools(page_count: int) -> tuple[HybridLinearKVPool, HybridReqToTokenPool]:
+    """Returns pools of two layers of full attention and three with states, ``page_count`` each."""
+    linear = [layer for layer in range(WINDOW_LAYERS) if layer not in FULL_LAYERS]
+    full = {layer: number for number, layer in enumerate(FULL_LAYERS)}
+    size = len(linear) * page_count * STATE_NUMBERS
+    temporal = torch.arange(size, dtype=torch.float32).view(len(linear), page_count, 2, -1)
+    conv = torch.arange(len(linear) * page_count * 6).view(len(linear), page_count, 3, 2).bfloat16()
+    # A model without such a state keeps an empty tensor.
+    nothing = torch.empty(len(linear), page_count, 0)
+    states = SimpleNamespace(temporal=temporal, conv=[conv, nothing])
+    requests = HybridReqToTokenPool(
+        SimpleNamespace(mamba_cache=states), {layer: n for n, layer in enumerate(linear)}
+    )
+    pool = HybridLinearKVPool(_numbered(page_count, HEADS, len(FULL_LAYERS)), full)
+    return pool, requests
 
 
 @dataclass

@@ -53,6 +53,7 @@ class MatchResult(NamedTuple):
     best_match_node: Any = "best"
     host_hit_length: int = 0
     swa_host_hit_length: int = 0
+    mamba_host_hit_length: int = 0
 
 
 @dataclass

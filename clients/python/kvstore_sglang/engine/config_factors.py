@@ -30,8 +30,8 @@ NAMESPACES_LEFT_OUT: Final = frozenset(
         *("exec.graph", "exec.comm", "exec.overlap"),
         # The place of weights.
         "exec.offload",
-        # Parts of models that are refused.
-        *("exec.mamba", "spec"),
+        # Drafts with KV of their own are refused.
+        "spec",
         # The rank and the number of ranks are factors of their own.
         "parallel",
     }
@@ -82,6 +82,13 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             # The place of weights.
             *("enable_memory_saver", "enable_weights_cpu_backup"),
             "enable_draft_weights_cpu_backup",
+        }
+    ),
+    "exec.mamba": frozenset(
+        {
+            # How many states are kept, and after which tokens.
+            *("mamba_max_states_per_path", "mamba_track_interval", "uses_mamba_radix_cache"),
+            "mamba_radix_cache_strategy",
         }
     ),
     "exec.kernel": frozenset(

@@ -4,10 +4,10 @@ The pages of full attention are the path of a sequence in the store. Those of ot
 off it as KV cache groups: docs/hybrid-models.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 
@@ -15,23 +15,34 @@ from kvstore_client import GroupWindow, OpaqueContent, PageLayout
 from kvstore_client.engines.canonical import framed
 from kvstore_sglang.engine.component_pages import ComponentPages, cut
 from kvstore_sglang.engine.device_pool import DevicePool, UnsupportedPool
+from kvstore_sglang.engine.state_pool import StatePool
 
 MARK: Final = b"kvstore_sglang hybrid page 1"
 # SGLang's names of components, and of their pools.
-FULL, SWA = "FULL", "SWA"
-KV_POOL, SWA_POOL = "kv", "swa"
-# The class of a pool with sliding windows, and of its allocator.
-WINDOW_POOL: Final = "SWAKVPool"
+SWA, MAMBA = "SWA", "MAMBA"
+KV_POOL, SWA_POOL, STATE_POOL = "kv", "swa", "mamba"
+# The classes of pools that are made of others: with sliding windows, and beside states.
+WINDOW_POOL, LINEAR_POOL = "SWAKVPool", "HybridLinearKVPool"
 WINDOW_ALLOCATOR: Final = "SWATokenToKVPoolAllocator"
 # The group of the path, and of the first page that hangs off it.
 PATH, FIRST_GROUP = 0, 1
+
+
+class _Hanging(NamedTuple):
+    """A component besides the path, not cut yet: the planes of each layer of the model."""
+
+    name: str
+    window: int
+    layers: Mapping[int, Sequence[torch.Tensor]]
+    page_numbers: Callable[[torch.Tensor], list[int]]
+    facts: str
 
 
 @dataclass(frozen=True)
 class ModelPages:
     """The pages of one rank's model: ``path`` and, by the names of their pools, ``others``.
 
-    ``layer_count`` counts the layers of the model. ``page_count`` are those of the path's pool.
+    ``layer_count`` counts the layers of the model, which a forward waits for one by one.
     """
 
     device: torch.device
@@ -49,10 +60,11 @@ class ModelPages:
         kvcache = params.token_to_kv_pool_allocator.get_kvcache()
         if SWA in components:
             return cls._with_windows(kvcache, params)
+        if MAMBA in components:
+            return cls._with_states(kvcache, params)
         pool = DevicePool(kvcache, params.page_size)
-        layers = dict(enumerate(pool.layers))
-        path = _path(pool, {number: layer.planes for number, layer in layers.items()})
-        return cls(pool.device, pool.layout, len(pool.layers), path, {})
+        layers = {number: layer.planes for number, layer in enumerate(pool.layers)}
+        return cls(pool.device, pool.layout, len(pool.layers), _path(pool, layers), {})
 
     @property
     def windows(self) -> tuple[GroupWindow, ...]:
@@ -66,29 +78,56 @@ class ModelPages:
     @classmethod
     def _with_windows(cls, kvcache: Any, params: Any) -> Self:  # noqa: ANN401  # SGLang's own
         _require_plain_windows(kvcache, params)
-        page_tokens = params.page_size
-        full = DevicePool(kvcache.full_kv_pool, page_tokens)
-        sliding = DevicePool(kvcache.swa_kv_pool, page_tokens)
-        layers: dict[str, dict[int, tuple[torch.Tensor, ...]]] = {KV_POOL: {}, SWA_POOL: {}}
+        full = DevicePool(kvcache.full_kv_pool, params.page_size)
+        sliding = DevicePool(kvcache.swa_kv_pool, params.page_size)
+        path: dict[int, Sequence[torch.Tensor]] = {}
+        windows: dict[int, Sequence[torch.Tensor]] = {}
         for layer, (number, slides) in sorted(kvcache.layers_mapping.items()):
-            pool, name = (sliding, SWA_POOL) if slides else (full, KV_POOL)
-            layers[name][layer] = pool.layers[number].planes
+            if slides:
+                windows[layer] = sliding.layers[number].planes
+            else:
+                path[layer] = full.layers[number].planes
+        window = -(-params.swa_retain_window // params.page_size)
+        hanging = _Hanging(SWA_POOL, window, windows, sliding.page_numbers, sliding.facts)
+        return cls._of(full, path, hanging)
+
+    @classmethod
+    def _with_states(cls, kvcache: Any, params: Any) -> Self:  # noqa: ANN401  # SGLang's own
+        name = type(kvcache).__name__
+        if name != LINEAR_POOL:
+            raise UnsupportedPool(
+                f"the KV pool is a {name}, and KvstoreLinker takes recurrent states beside a "
+                f"{LINEAR_POOL}: this model cannot use it"
+            )
+        full = DevicePool(kvcache.full_kv_pool, params.page_size)
+        states = StatePool(params.req_to_token_pool)
+        path = {
+            layer: full.layers[number].planes
+            for layer, number in sorted(kvcache.full_attention_layer_id_mapping.items())
+        }
+        hanging = _Hanging(STATE_POOL, 1, states.layers, states.page_numbers, states.facts)
+        return cls._of(full, path, hanging)
+
+    @classmethod
+    def _of(
+        cls, full: DevicePool, path: Mapping[int, Sequence[torch.Tensor]], hanging: _Hanging
+    ) -> Self:
+        """Returns pages of a path and one component that hangs off it."""
         slot_bytes = full.page_bytes
-        pieces, part_count = cut(layers[SWA_POOL], slot_bytes)
-        window = -(-params.swa_retain_window // page_tokens)
+        pieces, part_count = cut(hanging.layers, slot_bytes)
         groups = tuple(range(FIRST_GROUP, FIRST_GROUP + part_count))
-        hanging = ComponentPages(SWA_POOL, groups, window, pieces, sliding.page_numbers)
-        facts = [
-            f"{name} {sorted(layers[name])} {pool.facts}"
-            for name, pool in ((KV_POOL, full), (SWA_POOL, sliding))
-        ]
+        others = ComponentPages(hanging.name, groups, hanging.window, pieces, hanging.page_numbers)
+        facts = (
+            f"{KV_POOL} {sorted(path)} {full.facts}",
+            f"{hanging.name} {sorted(hanging.layers)} {hanging.facts}",
+        )
         content = OpaqueContent(sha256(framed(MARK, *(each.encode() for each in facts))).digest())
         return cls(
             full.device,
-            PageLayout(page_tokens, slot_bytes, content),
-            max(kvcache.layers_mapping) + 1,
-            _path(full, layers[KV_POOL]),
-            {SWA_POOL: hanging},
+            PageLayout(full.page_tokens, slot_bytes, content),
+            max(*path, *hanging.layers) + 1,
+            _path(full, path),
+            {hanging.name: others},
         )
 
 

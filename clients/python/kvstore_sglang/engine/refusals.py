@@ -9,7 +9,17 @@ LEAST_PAGE_TOKENS: Final = 8
 # Methods of drafting that keep no KV, and none.
 DRAFTS_WITHOUT_KV: Final = frozenset({"", "NGRAM"})
 # SGLang's names of the components of a cache that the store keeps.
-COMPONENTS: Final = (frozenset({"FULL"}), frozenset({"FULL", "SWA"}))
+COMPONENTS: Final = (
+    frozenset({"FULL"}),
+    frozenset({"FULL", "SWA"}),
+    frozenset({"FULL", "MAMBA"}),
+)
+# Settings that keep recurrent states in a form that no test has seen, and their flags.
+STATE_SETTINGS: Final[Mapping[str, str]] = {
+    "exec.mamba.enable_linear_replayssm": "--enable-linear-replayssm",
+    "exec.mamba.enable_linear_replayssm_spec": "--enable-linear-replayssm-spec",
+    "memory.enable_unified_memory": "--enable-unified-memory",
+}
 
 
 class UnsupportedEngine(ValueError):
@@ -48,9 +58,16 @@ def require_supported(settings: Mapping[str, Any], params: Any, components: Any)
     if frozenset(names) not in COMPONENTS:
         raise UnsupportedEngine(
             f"the model's cache has the components {', '.join(names)}, and KvstoreLinker takes "
-            "full attention, alone or with sliding windows: start this model without "
-            "--enable-unified-cache-external-linker"
+            "full attention, alone, with sliding windows, or with recurrent states: start this "
+            "model without --enable-unified-cache-external-linker"
         )
+    if len(names) > 1:
+        for name, flag in STATE_SETTINGS.items():
+            if settings.get(name):
+                raise UnsupportedEngine(
+                    f"{flag} keeps windows or states of this model in another way than pages of "
+                    "the store do: leave it out"
+                )
 
 
 def component_names(components: Any) -> list[str]:  # noqa: ANN401  # a set of ComponentType

@@ -5,13 +5,14 @@ import torch
 
 from kvstore_client import GroupWindow, OpaqueContent, PagedContent
 from kvstore_sglang.engine.device_pool import UnsupportedPool
-from kvstore_sglang.engine.model_pages import SWA_POOL, ModelPages
+from kvstore_sglang.engine.model_pages import STATE_POOL, SWA_POOL, ModelPages
 from sglang_rig.pools import (
     DIM,
     FULL_LAYERS,
     HEADS,
     LAYERS,
     PAGE,
+    STATE_NUMBERS,
     WINDOW_HEADS,
     WINDOW_LAYERS,
     WINDOW_PAGES,
@@ -19,6 +20,7 @@ from sglang_rig.pools import (
     params_of,
     plain_pages,
     plain_pool,
+    state_pools,
     window_pages,
     window_pool,
 )
@@ -71,6 +73,30 @@ def test_engines_with_other_windows_share_no_pages() -> None:
         assert isinstance(content, OpaqueContent)
         contents.add(content.fingerprint)
     assert len(contents) == 4
+
+
+def test_a_state_hangs_off_the_page_it_ends_with() -> None:
+    """A match needs the one at its end, in as many groups as it fills slots."""
+    pool, requests = state_pools(PAGES)
+    pages = ModelPages.read(params_of(pool, req_to_token_pool=requests), ["FULL", "MAMBA"])
+    states = pages.others[STATE_POOL]
+    state_bytes = (WINDOW_LAYERS - len(FULL_LAYERS)) * (STATE_NUMBERS * FLOAT + 12)
+    assert states.groups == tuple(range(1, 1 + -(-state_bytes // pages.layout.page_bytes)))
+    assert pages.windows == tuple(GroupWindow(group, 1) for group in states.groups)
+    assert (pages.layer_count, pages.needed(STATE_POOL, 9)) == (WINDOW_LAYERS, 1)
+    assert sorted(pages.path.pieces) == sorted(FULL_LAYERS)
+    assert states.page_numbers(torch.tensor([3])) == [3]
+    requests.mamba_pool.mamba_cache.temporal = requests.mamba_pool.mamba_cache.temporal.bfloat16()
+    other = ModelPages.read(params_of(pool, req_to_token_pool=requests), ["FULL", "MAMBA"])
+    assert other.layout.content != pages.layout.content
+
+
+def test_states_beside_another_pool_are_refused() -> None:
+    """Windows and states together, for example."""
+    _, requests = state_pools(PAGES)
+    params = params_of(window_pool(PAGES), req_to_token_pool=requests)
+    with pytest.raises(UnsupportedPool, match="a SWAKVPool, and KvstoreLinker takes recurrent"):
+        ModelPages.read(params, ["FULL", "MAMBA"])
 
 
 class UnifiedSWAAllocator:

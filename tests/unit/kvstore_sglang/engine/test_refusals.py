@@ -27,7 +27,8 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
     """Full attention with pages of eight tokens and more is supported, and drafts without KV."""
     require_supported(*engine(page_size=page_size))
     require_supported(*engine(page_size=page_size, spec__speculative_algorithm="NGRAM"))
-    require_supported(*engine(page_size=page_size, components=("SWA", "FULL")))
+    for other in ("SWA", "MAMBA"):
+        require_supported(*engine(page_size=page_size, components=(other, "FULL")))
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,17 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
         ({"spec__speculative_algorithm": "EAGLE"}, "algorithm is EAGLE, whose draft keeps KV"),
         ({"spec__speculative_algorithm": "STANDALONE"}, "STANDALONE.*or set NGRAM"),
         ({"is_eagle": True}, "whose keys are pairs of tokens"),
-        ({"components": ("MAMBA", "FULL")}, "the components FULL, MAMBA.*with sliding windows"),
+        ({"components": ("FULL", "C128")}, "the components C128, FULL.*with sliding windows"),
         ({"components": ("FULL", "SWA", "MAMBA")}, "the components FULL, MAMBA, SWA"),
         ({"components": ("SWA",)}, "the components SWA"),
+        (
+            {"components": ("FULL", "MAMBA"), "exec.mamba__enable_linear_replayssm": True},
+            "--enable-linear-replayssm keeps.*leave it out",
+        ),
+        (
+            {"components": ("FULL", "SWA"), "memory__enable_unified_memory": True},
+            "--enable-unified-memory keeps.*leave it out",
+        ),
     ],
 )
 def test_a_refusal_is_one_sentence_that_names_the_setting(

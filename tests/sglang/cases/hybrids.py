@@ -1,4 +1,4 @@
-"""Models with sliding windows: windows in a pool of their own, and in a plain one."""
+"""Models whose cache has other components than full attention: windows, and recurrent states."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,10 +28,12 @@ MANY = [ASKED[2].then(prompt(640 + number, 150)) for number in range(12)]
 STOPS = (0, 1, 3, 8)
 ABORTED = [replace(each, abort_after=stop) for each in ASKED for stop in STOPS]
 LARGE = "256MiB"
+# Gated delta rules run on a CPU by the stand-ins alone.
+DELTA_RULE = {"KVSTORE_TEST_CPU_DELTA_RULE": "1"}
 
 
 def windows(folder: Path, table: Table) -> None:
-    """Runs the cases of both kinds of pool."""
+    """Runs the cases of windows in both kinds of pool."""
     with table.group("windows in a plain pool"):
         model = save_model("gemma3", folder / "gemma3")
         here = world(folder / "gemma3-runs", ServerOptions(model), table)
@@ -40,14 +42,26 @@ def windows(folder: Path, table: Table) -> None:
             in_turn(here, shared, "Gemma 3, windows in a plain pool", ASKED)
     with table.group("windows"):
         model = save_model("gemma4", folder / "gemma4")
-        here = world(folder / "gemma4-runs", ServerOptions(model), table)
-        with here.reference.running():
-            talked = _talked_on(here)
-            here.reference.answers([*ASKED, *TURNS, TALKED, talked, WHOLE, PARTED, *MANY])
-        with store(here.folder / "pair", "--tier1-bytes", LARGE) as shared:
-            _pair(here, shared, talked)
-        with store(here.folder / "tight", "--tier1-bytes", LARGE) as shared:
-            _evicting(here, shared)
+        _hybrid(world(folder / "gemma4-runs", ServerOptions(model), table), "Gemma 4")
+
+
+def states(folder: Path, table: Table) -> None:
+    """Runs the cases of recurrent states."""
+    with table.group("states"):
+        model = save_model("qwen3-next", folder / "qwen3-next")
+        options = ServerOptions(model, variables=DELTA_RULE)
+        _hybrid(world(folder / "qwen3-next-runs", options, table), "Qwen3-Next")
+
+
+def _hybrid(here: World, name: str) -> None:
+    """Runs the cases of a model with two components."""
+    with here.reference.running():
+        talked = _talked_on(here)
+        here.reference.answers([*ASKED, *TURNS, TALKED, talked, WHOLE, PARTED, *MANY])
+    with store(here.folder / "pair", "--tier1-bytes", LARGE) as shared:
+        _pair(here, shared, name, talked)
+    with store(here.folder / "tight", "--tier1-bytes", LARGE) as shared:
+        _evicting(here, shared, name)
 
 
 def _talked_on(here: World) -> Prompt:
@@ -56,33 +70,33 @@ def _talked_on(here: World) -> Prompt:
     return replace(TALKED, tokens=TALKED.tokens + answer.tokens, answer_tokens=12).then(TAIL)
 
 
-def _pair(here: World, shared: Store, talked: Prompt) -> None:
+def _pair(here: World, shared: Store, name: str, talked: Prompt) -> None:
     """Runs the cases of two servers on one store."""
     with here.engines(shared, "first", "second") as [first, second]:
-        with here.case("windows: cold", shared) as case:
+        with here.case(f"{name}: cold", shared) as case:
             here.check(case, first, ASKED)
             case.require(case.loaded == 0, "an empty store gave pages")
             wait_settled(case, shared)
-        with here.case("windows: whole hits of the other server's", shared) as case:
+        with here.case(f"{name}: hits of the other server's", shared) as case:
             _as_long_as_its_own(here, case, first, second, ASKED)
-        with here.case("windows: the next turn of a conversation", shared) as case:
+        with here.case(f"{name}: the next turn of a conversation", shared) as case:
             here.check(case, first, [TALKED])
             wait_settled(case, shared)
             here.check(case, second, [talked])
             case.require(case.loaded > 0, "nothing was loaded")
-        with here.case("windows: a part of another prompt", shared) as case:
+        with here.case(f"{name}: a part of another prompt", shared) as case:
             here.check(case, first, [WHOLE])
             wait_settled(case, shared)
             here.check(case, second, [PARTED])
-        with here.case("windows: 12 requests on one prefix, on both servers", shared) as case:
+        with here.case(f"{name}: 12 requests on one prefix, both servers", shared) as case:
             first.begin(MANY)
             answers = [*second.ask(MANY), *first.finish()]
             case.compare(answers, here.reference.answers(MANY) * 2)
-        with here.case("windows: aborted before, in and after loads", shared) as case:
+        with here.case(f"{name}: aborted before, in and after loads", shared) as case:
             first.begin(ABORTED)
             answers = [*second.ask([*ABORTED, *ASKED]), *first.finish()]
             case.compare(answers, here.reference.answers([*ABORTED, *ASKED, *ABORTED]))
-        with here.case("windows: flushed, nothing of before is used", shared) as case:
+        with here.case(f"{name}: flushed, nothing of before is used", shared) as case:
             second.flush()
             found = here.check(case, second, ASKED)
             case.require(found.own == found.loaded == 0, f"{found} tokens of before were used")
@@ -98,19 +112,19 @@ def _as_long_as_its_own(
     case.require(found == own, f"loaded {found} tokens, and the other server's own are {own}")
 
 
-def _evicting(here: World, shared: Store) -> None:
+def _evicting(here: World, shared: Store, name: str) -> None:
     """Runs the cases of servers whose pools evict all the time."""
     with here.engine(shared, "tight", pool_tokens=POOL_TOKENS) as engine:
-        with here.case("windows: the server evicts, and loads again", shared) as case:
+        with here.case(f"{name}: the server evicts, and loads again", shared) as case:
             for _ in range(ROUNDS):
                 here.check(case, engine, TURNS, each=True)
             case.require(case.loaded > 0, "nothing was loaded")
-        with here.case("windows: more requests than fit", shared) as case:
+        with here.case(f"{name}: more requests than fit", shared) as case:
             for _ in range(ROUNDS):
                 here.check(case, engine, MANY)
     with (
-        here.engine(shared, "wrong", faulty="WrongWindowLinker") as engine,
-        here.case("windows: wrong windows in each load, seen", shared) as case,
+        here.engine(shared, "wrong", faulty="WrongHangingLinker") as engine,
+        here.case(f"{name}: wrong pages in each load, seen", shared) as case,
     ):
         before = engine.cached
         answers = engine.ask_each(TURNS)
@@ -118,5 +132,5 @@ def _evicting(here: World, shared: Store) -> None:
         case.require(case.loaded > 0, "nothing was loaded")
         expected = here.reference.answers(TURNS)
         wrong = sum(a.tokens != b.tokens for a, b in zip(answers, expected, strict=True))
-        case.require(wrong > 0, "all answers are right with wrong windows")
+        case.require(wrong > 0, "all answers are right with wrong pages")
         case.note = f"{wrong} of {len(TURNS)} answers are wrong, as they have to be"
