@@ -32,15 +32,20 @@ class ComponentPages:
 
     ``groups`` has the store's group of each part of a page. A match needs the last ``window``
     pages before its end, all of them if it is 0. ``pieces`` has the bytes of each layer of the
-    model that the component has. ``page_numbers`` returns the numbers of pages in slots of the
-    pool, in the order of the slots.
+    model that the component has. A page has ``page_slots`` slots of the pool; ``page_numbers``
+    returns the numbers of pages in some slots, in their order.
     """
 
     name: str
     groups: tuple[int, ...]
     window: int
     pieces: Mapping[int, tuple[Piece, ...]]
+    page_slots: int
     page_numbers: Callable[[torch.Tensor], list[int]]
+
+    def page_count(self, slots: torch.Tensor) -> int:
+        """Returns how many pages some slots have, without waiting for a device."""
+        return len(slots) // self.page_slots
 
     @property
     def windows(self) -> tuple[GroupWindow, ...]:

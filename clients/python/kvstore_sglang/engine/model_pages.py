@@ -34,6 +34,7 @@ class _Hanging(NamedTuple):
     name: str
     window: int
     layers: Mapping[int, Sequence[torch.Tensor]]
+    page_slots: int
     page_numbers: Callable[[torch.Tensor], list[int]]
     facts: str
 
@@ -88,7 +89,9 @@ class ModelPages:
             else:
                 path[layer] = full.layers[number].planes
         window = -(-params.swa_retain_window // params.page_size)
-        hanging = _Hanging(SWA_POOL, window, windows, sliding.page_numbers, sliding.facts)
+        hanging = _Hanging(
+            *(SWA_POOL, window, windows, params.page_size, sliding.page_numbers, sliding.facts)
+        )
         return cls._of(full, path, hanging)
 
     @classmethod
@@ -105,7 +108,7 @@ class ModelPages:
             layer: full.layers[number].planes
             for layer, number in sorted(kvcache.full_attention_layer_id_mapping.items())
         }
-        hanging = _Hanging(STATE_POOL, 1, states.layers, states.page_numbers, states.facts)
+        hanging = _Hanging(*(STATE_POOL, 1, states.layers, 1, states.page_numbers, states.facts))
         return cls._of(full, path, hanging)
 
     @classmethod
@@ -116,7 +119,11 @@ class ModelPages:
         slot_bytes = full.page_bytes
         pieces, part_count = cut(hanging.layers, slot_bytes)
         groups = tuple(range(FIRST_GROUP, FIRST_GROUP + part_count))
-        others = ComponentPages(hanging.name, groups, hanging.window, pieces, hanging.page_numbers)
+        others = ComponentPages(
+            *(hanging.name, groups, hanging.window, pieces),
+            page_slots=hanging.page_slots,
+            page_numbers=hanging.page_numbers,
+        )
         facts = (
             f"{KV_POOL} {sorted(path)} {full.facts}",
             f"{hanging.name} {sorted(hanging.layers)} {hanging.facts}",
@@ -133,7 +140,7 @@ class ModelPages:
 
 def _path(pool: DevicePool, layers: Mapping[int, Sequence[torch.Tensor]]) -> ComponentPages:
     pieces, _ = cut(layers, pool.page_bytes)
-    return ComponentPages(KV_POOL, (PATH,), 0, pieces, pool.page_numbers)
+    return ComponentPages(KV_POOL, (PATH,), 0, pieces, pool.page_tokens, pool.page_numbers)
 
 
 def _require_plain_windows(kvcache: Any, params: Any) -> None:  # noqa: ANN401  # SGLang's own

@@ -36,7 +36,7 @@ class HangingPages(NamedTuple):
     @property
     def page_count(self) -> int:
         """The number of pages."""
-        return len(self.component.page_numbers(self.slots))
+        return self.component.page_count(self.slots)
 
 
 class HangingSave(NamedTuple):

@@ -193,7 +193,7 @@ class Loads:
             raise LoadFailed("the pages are not held any more")
         found = []
         for component, first_page, slots in load.loads:
-            count = len(component.page_numbers(slots))
+            count = component.page_count(slots)
             parts = [
                 _matched_pages(load.match, group, first_page, count) for group in component.groups
             ]

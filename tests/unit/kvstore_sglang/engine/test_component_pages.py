@@ -51,9 +51,10 @@ def test_pieces_share_the_pool_s_memory() -> None:
 
 def test_a_request_needs_the_window_of_its_new_pages() -> None:
     """A path has no window, and the parts of other pages have one each."""
-    window = ComponentPages("swa", (1, 2), 4, {}, lambda _: [])
+    window = ComponentPages("swa", (1, 2), 4, {}, 8, lambda _: [])
     assert window.windows == (GroupWindow(1, 4), GroupWindow(2, 4))
     assert [window.needed(count) for count in (0, 3, 4, 9)] == [0, 3, 4, 4]
-    path = ComponentPages("kv", (0,), 0, {}, lambda _: [])
+    assert window.page_count(torch.arange(24)) == 3
+    path = ComponentPages("kv", (0,), 0, {}, 8, lambda _: [])
     assert path.windows == ()
     assert path.needed(9) == 9
