@@ -14,7 +14,7 @@ import torch
 from kvstore_client import GroupWindow
 
 
-class Piece(NamedTuple):
+class PagePiece(NamedTuple):
     """Bytes of each page that lie together: a column of a layer's plane, and their place.
 
     ``plane`` is ``[pages, bytes]`` of uint8 and shares the pool's memory. The bytes begin at
@@ -39,7 +39,7 @@ class ComponentPages:
     name: str
     groups: tuple[int, ...]
     window: int
-    pieces: Mapping[int, tuple[Piece, ...]]
+    pieces: Mapping[int, tuple[PagePiece, ...]]
     page_slots: int
     page_numbers: Callable[[torch.Tensor], list[int]]
 
@@ -49,7 +49,7 @@ class ComponentPages:
 
     @property
     def windows(self) -> tuple[GroupWindow, ...]:
-        """What a match needs of each part; none of group 0, which is the path itself."""
+        """The window of each part in a match; group 0 has none, since it is the path itself."""
         return tuple(GroupWindow(group, self.window) for group in self.groups if group)
 
     def needed(self, page_count: int) -> int:
@@ -59,16 +59,16 @@ class ComponentPages:
 
 def cut(
     layers: Mapping[int, Sequence[torch.Tensor]], slot_bytes: int
-) -> tuple[dict[int, tuple[Piece, ...]], int]:
+) -> tuple[dict[int, tuple[PagePiece, ...]], int]:
     """Cuts pages into parts of at most ``slot_bytes``; returns the pieces, and how many parts.
 
     ``layers`` has the planes of each layer of the model, each ``[pages, bytes]``. In a page their
     bytes follow each other in this order.
     """
-    pieces: dict[int, tuple[Piece, ...]] = {}
+    pieces: dict[int, tuple[PagePiece, ...]] = {}
     end = 0
     for layer, planes in layers.items():
-        found: list[Piece] = []
+        found: list[PagePiece] = []
         for plane in planes:
             found += _pieces(plane, end, slot_bytes)
             end += plane.shape[1]
@@ -76,11 +76,11 @@ def cut(
     return pieces, -(-end // slot_bytes)
 
 
-def _pieces(plane: torch.Tensor, position: int, slot_bytes: int) -> Iterator[Piece]:
+def _pieces(plane: torch.Tensor, position: int, slot_bytes: int) -> Iterator[PagePiece]:
     """Yields the pieces of a plane whose bytes begin at ``position`` of a page."""
     column, size = 0, plane.shape[1]
     while column < size:
         part, begin = divmod(position + column, slot_bytes)
         length = min(size - column, slot_bytes - begin)
-        yield Piece(plane[:, column : column + length], part, begin)
+        yield PagePiece(plane[:, column : column + length], part, begin)
         column += length

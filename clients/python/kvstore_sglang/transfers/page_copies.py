@@ -10,7 +10,7 @@ import torch
 
 from kvstore_client import DatedRun, PageRef
 from kvstore_client.engines.stretches import Stretch, stretches
-from kvstore_sglang.engine.component_pages import ComponentPages, Piece
+from kvstore_sglang.engine.component_pages import ComponentPages, PagePiece
 
 # The type of the devices whose copies have a stream; torch gives it to AMD's too.
 CUDA: Final = "cuda"
@@ -89,7 +89,7 @@ class PageCopies:
         every = [piece for layer in transfer.component.pieces.values() for piece in layer]
         return self._copy(transfer, every, to_pool=False)
 
-    def _copy(self, transfer: PageTransfer, pieces: Iterable[Piece], *, to_pool: bool) -> int:
+    def _copy(self, transfer: PageTransfer, pieces: Iterable[PagePiece], *, to_pool: bool) -> int:
         byte_count = 0
         with self._on_stream():
             for piece in pieces:
