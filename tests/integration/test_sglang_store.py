@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvstore_client import StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
@@ -12,7 +15,7 @@ from kvstore_client.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.salts import RequestSalts
-from sglang_rig.pools import PAGE, page_of, plain_pages, plain_pool, wipe
+from sglang_rig.pools import PAGE, WINDOW_PAGES, page_of, plain_pages, plain_pool, wipe
 from sglang_rig.rank import (
     IDENTITY,
     LIMIT,
@@ -261,3 +264,34 @@ def test_windows_without_room_are_saved_once_there_is_some(windowed: WindowRank)
     filler.abort()
     assert windowed.saved()
     assert windowed.lookups.find("later", b"", tokens, 0) == 2
+
+
+PATH_PAGES = 4
+NODES = st.lists(
+    st.tuples(st.integers(1, PATH_PAGES), st.integers(0, PATH_PAGES)), min_size=1, max_size=4
+)
+
+
+@pytest.mark.store("--tier1-bytes", "96KiB", "--extent-bytes", "96KiB")
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NODES, st.integers(0, PATH_PAGES))
+def test_a_hit_ends_at_the_deepest_page_with_a_whole_window(
+    windowed: WindowRank, nodes: list[tuple[int, int]], device_pages: int
+) -> None:
+    """Whatever nodes were saved, and in whatever order: as a set of pages says."""
+    # Each example has a namespace of its own.
+    tokens, stored, salt = tokens_of(0, PATH_PAGES), set[int](), uuid4()
+    for end, windows in nodes:
+        hanging = list(range(min(windows, end)))
+        windowed.save(tokens[: end * PAGE], list(range(end)), salt.bytes, hanging=hanging)
+        assert windowed.saved()
+        stored |= set(range(end - len(hanging), end))
+    deepest = max(end for end, _ in nodes)
+    whole = [
+        end
+        for end in range(deepest + 1)
+        if all(page in stored for page in range(max(device_pages, end - WINDOW_PAGES), end))
+    ]
+    expected = max(0, max(whole) - device_pages)
+    assert windowed.find(tokens, device_pages, salt.bytes) == expected
+    windowed.lookups.drop("request")

@@ -28,7 +28,13 @@ MODEL_MODULES: Final = "lib/python3.11/site-packages/sglang/srt/models"
 LENGTH, ABORTED = "length", "aborted"
 # The finish of a request that was answered with another status than 200.
 FAILED = "failed"
-ENVIRONMENT: Final = {"HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "OMP_NUM_THREADS": "1",
+    # SGLang compiles functions of some models, and those of several ranks, with triton.
+    "TORCHDYNAMO_DISABLE": "1",
+}
 # SGLang waits for requests with a poll that would take a core of each server.
 CPU_ARGUMENTS: Final = (
     *("--device", "cpu", "--skip-tokenizer-init", "--attention-backend", "torch_native"),

@@ -65,8 +65,6 @@ class ServerOptions:
         if self.ranks > 1:
             # Two ranks share the cores of a small machine.
             found["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(self.ranks)))
-            # SGLang compiles a function for its ranks with triton, which a CPU does not have.
-            found["TORCHDYNAMO_DISABLE"] = "1"
         if self.way == HICACHE:
             found |= HICACHE_ENVIRONMENT
         return found | dict(self.variables)

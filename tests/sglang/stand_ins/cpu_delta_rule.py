@@ -35,11 +35,13 @@ def install() -> None:
     operators.fused_sigmoid_gating_delta_rule_update_cpu = delta_rule_decode
 
     from sglang.kernels.ops.attention.fla import fused_norm_gate  # noqa: PLC0415
+    from sglang.kernels.ops.elementwise import elementwise  # noqa: PLC0415
     from sglang.srt.arg_groups import mamba_hook  # noqa: PLC0415
     from sglang.srt.layers.attention import hybrid_linear_attn_backend as backend  # noqa: PLC0415
 
     mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
     fused_norm_gate.FusedRMSNormGated.forward = gated_norm
+    elementwise._launch_fused_gate_sigmoid_mul = gated
     backend.track_mamba_states_if_needed = track_layer
     backend.track_mamba_states_all_layers = track_layers
 
@@ -153,6 +155,19 @@ def gated_norm(self: Any, x: torch.Tensor, g: torch.Tensor, **_: object) -> torc
     normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
     gate = g.float().sigmoid() if self.activation == "sigmoid" else F.silu(g.float())
     return (normed * self.weight.float() * gate).to(x.dtype)
+
+
+def gated(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    expert: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    do_add: bool,
+) -> None:
+    """Writes the output of a shared expert times its gate, or adds it to what is there."""
+    found = expert * (x * weight).sum(dim=-1, keepdim=True).sigmoid()
+    output.copy_(output + found if do_add else found)
 
 
 def track_layer(
