@@ -20,7 +20,7 @@ PATH_LINES = f"{STAND_INS}\nimport gpu_modules\n"
 SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 # The plugins of SGLang that its caches and kernels need on a CPU.
 METADATA = "Metadata-Version: 2.1\nName: kvstore-sglang-stand-ins\nVersion: 0\n"
-PLUGINS = ("cpu_hicache", "cpu_windows", "cpu_delta_rule")
+PLUGINS = ("cpu_hicache", "cpu_windows", "cpu_delta_rule", "cpu_pinning")
 ENTRY_POINTS = "\n".join(
     ["[sglang.srt.plugins]", *(f"{name} = {name}:install" for name in PLUGINS), ""]
 )

@@ -48,7 +48,12 @@ def adapters(folder: Path, table: Table) -> None:
     with table.group("adapters"):
         llama = save_model("llama", folder / "llama")
         both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
-        options = ServerOptions(llama, adapters=both, arguments=("--lora-backend", "torch_native"))
+        options = ServerOptions(
+            llama,
+            adapters=both,
+            arguments=("--lora-backend", "torch_native"),
+            variables={"KVSTORE_TEST_CPU_PINNING": "1"},
+        )
         here = world(folder / "adapters", options, table)
         asked = [*ASKED]
         for path in both:
