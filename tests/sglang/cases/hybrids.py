@@ -31,8 +31,8 @@ ABORTED = [replace(each, abort_after=stop) for each in ASKED for stop in STOPS]
 LARGE = "256MiB"
 # SGLang refuses `torch_native` for some models, and takes it in place of this on other processors.
 FALLS_BACK = ("--attention-backend", "intel_amx")
-# Gated delta rules run on a CPU by the stand-ins alone.
-DELTA_RULE = {"KVSTORE_TEST_CPU_DELTA_RULE": "1"}
+# Gated delta rules run on a CPU by the stand-ins alone. All states have the type of the model.
+DELTA_RULE = {"KVSTORE_TEST_CPU_DELTA_RULE": "1", "SGLANG_MAMBA_CONV_DTYPE": "float32"}
 
 
 def windows(folder: Path, table: Table) -> None:
