@@ -5,6 +5,7 @@ store's mutex: eight of them answer later than one (decision 57). So a thread ke
 call to call, and passes it on before it waits for anything else.
 """
 
+from collections import deque
 from threading import Lock, local
 from types import TracebackType
 from typing import Self
@@ -13,10 +14,15 @@ _thread = local()
 
 
 class ServingTurn:
-    """A turn that one thread has at a time, in a ``with`` block or until it passes it on."""
+    """A turn that one thread has at a time, in a ``with`` block or until it passes it on.
+
+    The thread that waits longest has it next.
+    """
 
     def __init__(self) -> None:
         self._mutex = Lock()
+        self._is_free = True
+        self._waiting: deque[Lock] = deque()
 
     @property
     def is_mine(self) -> bool:
@@ -26,10 +32,22 @@ class ServingTurn:
     def pass_on(self) -> None:
         """Lets another thread have the turn. This thread MUST have it."""
         _thread.turn = None
-        self._mutex.release()
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_free = True
 
     def __enter__(self) -> Self:
-        self._mutex.acquire()
+        gate = Lock()
+        gate.acquire()
+        with self._mutex:
+            if self._is_free:
+                self._is_free = False
+                gate.release()
+            else:
+                self._waiting.append(gate)
+        gate.acquire()
         _thread.turn = self
         return self
 

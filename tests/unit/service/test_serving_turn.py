@@ -1,11 +1,13 @@
 """The turn that one thread has at a time."""
 
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Event
 
 import pytest
 
 from kvstore.service.serving_turn import ServingTurn, let_others_serve
+from kvstore_client.testing import wait_until
 
 
 def test_one_thread_has_it_until_it_passes_it_on() -> None:
@@ -31,6 +33,24 @@ def test_one_thread_has_it_until_it_passes_it_on() -> None:
         assert not turn.is_mine
     with turn:
         assert turn.is_mine
+
+
+def test_threads_have_it_in_the_order_in_which_they_came() -> None:
+    """A thread that passes it on and wants it again is behind those that wait."""
+    turn, order = ServingTurn(), SimpleQueue[int]()
+
+    def take(number: int) -> None:
+        with turn:
+            order.put(number)
+
+    with ThreadPoolExecutor(3) as pool, turn:
+        for number in range(3):
+            pool.submit(take, number)
+            assert wait_until(lambda count=number + 1: len(turn._waiting) == count)
+        turn.pass_on()
+        with turn:
+            order.put(3)
+    assert [order.get(timeout=30) for _ in range(4)] == [0, 1, 2, 3]
 
 
 def test_an_exception_passes_it_on() -> None:

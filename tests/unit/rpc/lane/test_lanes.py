@@ -14,6 +14,7 @@ from kvstore.rpc.lane import (
     MAX_HEAD_BYTES,
     MAX_LANES_OF_PROCESS,
     METHODS,
+    MOST_IN_A_ROW,
     THREAD_COUNT,
     HotLanes,
     Party,
@@ -294,6 +295,32 @@ def test_a_call_that_waits_lets_others_be_made(
     assert lanes.failure_count == 0
 
 
+def test_threads_take_turns_while_calls_pile_up(
+    server: Server, lanes: HotLanes, open_lane: OpenLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some calls in a row another thread goes on, one at a time."""
+    monkeypatch.setattr("kvstore.rpc.lane.MOST_IN_A_ROW", 2)
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
+    threads, under_way = set(), Semaphore(1)
+    answer = lanes.answer
+
+    def noted(*arguments: object) -> tuple[bytes, bytes]:
+        assert under_way.acquire(blocking=False)
+        threads.add(get_ident())
+        try:
+            return answer(*arguments)  # type: ignore[arg-type]
+        finally:
+            under_way.release()
+
+    lanes.answer = noted  # type: ignore[method-assign]
+    while len(threads) < THREAD_COUNT:
+        for lane in opened:
+            lane.sendall(lane_frame(RELEASE, nothing(worker)))
+        assert [reason(lane_answer(lane)[0]) for lane in opened] == ["OK"] * len(opened)
+    assert lanes.failure_count == 0
+
+
 def test_one_thread_serves_from_call_to_call(
     server: Server, lanes: HotLanes, open_lane: OpenLane
 ) -> None:
@@ -308,7 +335,7 @@ def test_one_thread_serves_from_call_to_call(
         return answer(*arguments)  # type: ignore[arg-type]
 
     lanes.answer = noted  # type: ignore[method-assign]
-    for _ in range(10):
+    for _ in range(MOST_IN_A_ROW // len(opened) - 1):
         for lane in opened:
             lane.sendall(lane_frame(RELEASE, nothing(worker)))
         assert [reason(lane_answer(lane)[0]) for lane in opened] == ["OK"] * len(opened)
