@@ -66,7 +66,11 @@ class Server:
             ServerArgs(**arguments),
             params,
             components=[SimpleNamespace(name=each) for each in components],
-            extra_config={"runtime_dir": runtime_dir, "lookup_timeout": LIMIT},
+            extra_config={
+                "runtime_dir": runtime_dir,
+                "lookup_timeout": LIMIT,
+                "try_recurrent_state": requests is not None,
+            },
         )
         # The tree has three pages, in pages 4, 5 and 9 of the pool.
         self.cache = UnifiedRadixCache(slots_of([4, 5, 9]), PAGE)

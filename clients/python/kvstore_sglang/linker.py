@@ -68,7 +68,10 @@ class KvstoreLinker(UnifiedCacheLinker):
         settings = LinkerSettings.read(extra_config)
         self.forward_stream = forward_stream
         facts = RankFacts.read(server_args, params)
-        require_supported(facts.settings, params, components)
+        require_supported(
+            *(facts.settings, params, components),
+            try_recurrent_state=settings.try_recurrent_state,
+        )
         model = ModelPages.read(params, component_names(components))
         # SGLang asks it for the pools of each component that is a key here.
         self.pools = dict.fromkeys(PoolName(name) for name in (KV_POOL, *model.others))

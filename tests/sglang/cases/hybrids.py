@@ -32,7 +32,11 @@ LARGE = "256MiB"
 # SGLang refuses `torch_native` for some models, and takes it in place of this on other processors.
 FALLS_BACK = ("--attention-backend", "intel_amx")
 # Gated delta rules run on a CPU by the stand-ins alone. All states have the type of the model.
-DELTA_RULE = {"KVSTORE_TEST_CPU_DELTA_RULE": "1", "SGLANG_MAMBA_CONV_DTYPE": "float32"}
+DELTA_RULE = {
+    "KVSTORE_TEST_CPU_DELTA_RULE": "1",
+    "KVSTORE_TEST_CPU_PINNING": "1",
+    "SGLANG_MAMBA_CONV_DTYPE": "float32",
+}
 
 
 def windows(folder: Path, table: Table) -> None:
@@ -58,7 +62,7 @@ def states(folder: Path, table: Table) -> None:
     with table.group("states"):
         # SGLang reads this from the configuration, and transformers does not write it.
         model = save_model("qwen3-next", folder / "qwen3-next", full_attention_interval=2)
-        options = ServerOptions(model, variables=DELTA_RULE)
+        options = ServerOptions(model, variables=DELTA_RULE, extra={"try_recurrent_state": True})
         _hybrid(world(folder / "qwen3-next-runs", options, table), "Qwen3-Next")
 
 

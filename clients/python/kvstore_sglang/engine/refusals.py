@@ -1,6 +1,6 @@
 """The engines that the linker refuses, each with one sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 # The store's hashes of partial pages cost more than short pages save, and copies of few bytes are
@@ -9,11 +9,9 @@ LEAST_PAGE_TOKENS: Final = 8
 # Methods of drafting that keep no KV, and none.
 DRAFTS_WITHOUT_KV: Final = frozenset({"", "NGRAM"})
 # SGLang's names of the components of a cache that the store keeps.
-COMPONENTS: Final = (
-    frozenset({"FULL"}),
-    frozenset({"FULL", "SWA"}),
-    frozenset({"FULL", "MAMBA"}),
-)
+COMPONENTS: Final = (frozenset({"FULL"}), frozenset({"FULL", "SWA"}))
+# Those that it keeps too, and that no test with SGLang has proven yet.
+UNPROVEN: Final = frozenset({"FULL", "MAMBA"})
 # Settings that keep recurrent states in a form that no test has seen, and their flags.
 STATE_SETTINGS: Final[Mapping[str, str]] = {
     "exec.mamba.enable_linear_replayssm": "--enable-linear-replayssm",
@@ -26,10 +24,17 @@ class UnsupportedEngine(ValueError):
     """The linker does not support this engine; the message names the setting to change."""
 
 
-def require_supported(settings: Mapping[str, Any], params: Any, components: Any) -> None:  # noqa: ANN401  # SGLang's own
+def require_supported(
+    settings: Mapping[str, Any],
+    params: Any,  # noqa: ANN401  # a CacheInitParams
+    components: Any,  # noqa: ANN401  # a set of ComponentType
+    *,
+    try_recurrent_state: bool = False,
+) -> None:
     """Raises ``UnsupportedEngine`` for an engine whose pages the store would get wrong.
 
-    ``settings`` are SGLang's resolved ones, by namespace and field.
+    ``settings`` are SGLang's resolved ones, by namespace and field. Recurrent states are refused
+    unless ``try_recurrent_state`` is set.
     """
     page_tokens = int(params.page_size)
     if page_tokens < LEAST_PAGE_TOKENS:
@@ -54,12 +59,26 @@ def require_supported(settings: Mapping[str, Any], params: Any, components: Any)
             f"--speculative-algorithm is {algorithm}, whose draft keeps KV that no page has, or "
             "whose keys are pairs of tokens: leave it out, or set NGRAM"
         )
-    names = component_names(components)
-    if frozenset(names) not in COMPONENTS:
+    _require_components(settings, component_names(components), try_recurrent_state)
+
+
+def _require_components(
+    settings: Mapping[str, Any],
+    names: Sequence[str],
+    try_recurrent_state: bool,  # noqa: FBT001  # as above
+) -> None:
+    if frozenset(names) == UNPROVEN and not try_recurrent_state:
+        raise UnsupportedEngine(
+            "the model's cache has recurrent states, and no test with SGLang has proven that they "
+            "give the same tokens yet: start this model without "
+            '--enable-unified-cache-external-linker, or set "try_recurrent_state": true in '
+            "linker_extra_config and compare answers"
+        )
+    if frozenset(names) not in (*COMPONENTS, UNPROVEN):
         raise UnsupportedEngine(
             f"the model's cache has the components {', '.join(names)}, and KvstoreLinker takes "
-            "full attention, alone, with sliding windows, or with recurrent states: start this "
-            "model without --enable-unified-cache-external-linker"
+            "full attention, alone or with sliding windows: start this model without "
+            "--enable-unified-cache-external-linker"
         )
     if len(names) > 1:
         for name, flag in STATE_SETTINGS.items():

@@ -40,6 +40,9 @@ class LinkerSettings:
     display_name: str = ""
     """The namespace's name for people; empty: SGLang's served model name."""
 
+    try_recurrent_state: bool = False
+    """Accepts models with recurrent states, which no test with SGLang has proven yet."""
+
     fault_load_fraction: float = 0.0
     """The share of loads that fail on purpose, for tests only. SGLang answers those with 503."""
 

@@ -27,8 +27,9 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
     """Full attention with pages of eight tokens and more is supported, and drafts without KV."""
     require_supported(*engine(page_size=page_size))
     require_supported(*engine(page_size=page_size, spec__speculative_algorithm="NGRAM"))
-    for other in ("SWA", "MAMBA"):
-        require_supported(*engine(page_size=page_size, components=(other, "FULL")))
+    require_supported(*engine(page_size=page_size, components=("SWA", "FULL")))
+    states = engine(page_size=page_size, components=("MAMBA", "FULL"))
+    require_supported(*states, try_recurrent_state=True)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,9 @@ def test_plain_engines_are_accepted(page_size: int) -> None:
         ({"components": ("FULL", "C128")}, "the components C128, FULL.*with sliding windows"),
         ({"components": ("FULL", "SWA", "MAMBA")}, "the components FULL, MAMBA, SWA"),
         ({"components": ("SWA",)}, "the components SWA"),
+        ({"components": ("FULL", "MAMBA")}, "recurrent states.*try_recurrent_state.: true"),
         (
-            {"components": ("FULL", "MAMBA"), "exec.mamba__enable_linear_replayssm": True},
+            {"components": ("FULL", "SWA"), "exec.mamba__enable_linear_replayssm": True},
             "--enable-linear-replayssm keeps.*leave it out",
         ),
         (
