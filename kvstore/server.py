@@ -74,7 +74,7 @@ from kvstore.service.periodic_threads import (
     Grower,
     JournalCleaner,
     MoveTicker,
-    PinRefreshes,
+    PinRefreshTicker,
     Reaper,
     RemoteChecks,
     Ticker,
@@ -546,7 +546,7 @@ def _refresh_pins(store: KVStore, clock: Clock, stack: ExitStack) -> None:
     """
     if store.tier3.pin_refreshers:
         refreshers = store.tier3.pin_refreshers.values()
-        refreshes = PinRefreshes(refreshers, clock=clock, interval=PIN_REFRESH_SECONDS)
+        refreshes = PinRefreshTicker(refreshers, clock=clock, interval=PIN_REFRESH_SECONDS)
         refreshes.start()
         stack.callback(refreshes.close)
 

@@ -171,14 +171,14 @@ class RemoteChecks(Ticker):
         )
 
 
-class PinRefreshes(Ticker):
+class PinRefreshTicker(Ticker):
     """Keeps the pages of named pins in page stores whose pages expire."""
 
     def __init__(
         self, refreshers: Iterable[PinRefresher], *, clock: Clock, interval: float
     ) -> None:
         works = [each.step for each in refreshers]
-        super().__init__("pin_refreshes", works, clock=clock, interval=interval)
+        super().__init__("pin_refresher", works, clock=clock, interval=interval)
 
 
 class Grower(Ticker):

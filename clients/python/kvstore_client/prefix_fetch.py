@@ -29,7 +29,7 @@ class FetchedPrefix(NamedTuple):
 
 
 class _Progress:
-    """What the answers said so far."""
+    """The state of a fetch, by its answers so far."""
 
     def __init__(self, first: int) -> None:
         self.first = self.memory = first

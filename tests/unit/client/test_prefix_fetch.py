@@ -56,7 +56,7 @@ class LoadingStore:
 def test_everything_comes_and_is_counted_by_its_source(
     memory: int, disk: int, remote: int, room: int
 ) -> None:
-    """Whatever is loaded at a time, and whether one source or two have the prefix."""
+    """For any size of a load, and also if two sources have a part of the prefix each."""
     found = LoadingStore(memory, disk, remote, room).fetch()
     assert found == FetchedPrefix(memory, disk, remote, 0)
 
@@ -70,7 +70,7 @@ def test_what_is_in_memory_costs_one_call() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 1.5])
 def test_a_fetch_ends_in_time(seconds: float) -> None:
-    """What has not come by then is missed."""
+    """The rest is missed."""
     store = LoadingStore(0, 0, 1000, 1)
     found = store.fetch(seconds)
     assert store.now <= seconds

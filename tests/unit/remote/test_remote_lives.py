@@ -205,7 +205,7 @@ def test_a_deep_page_lives_for_half_of_the_settings(ttl: float) -> None:
 
 @pytest.mark.parametrize(("ttl", "bucket"), [(TTL, 600.0), (2400.0, 600.0), (60.0, 15.0)])
 def test_a_short_life_has_short_buckets(ttl: float, bucket: float) -> None:
-    """So no page lives much longer than it should."""
+    """No page lives much longer than it should."""
     clock = EngineClock(0.0)
     clock.now_ms = lambda: 0  # type: ignore[method-assign]
     expiry = Expiry(clock, ttl)

@@ -136,7 +136,7 @@ def test_a_pin_that_ended_is_refreshed_no_more(world: DiskWorld) -> None:
 def test_after_a_refresh_a_page_store_has_every_pinned_page(
     prompts: list[str], pinned: list[str], kept_pages: int, lost: list[bool], most: int
 ) -> None:
-    """Whatever it had and lost, with slices of any size, as a naive walk of the prompt says."""
+    """A naive walk of the prompt says which, for any loss and with slices of any size."""
     world = DiskWorld(slots=64, page_stores=2)
     world.worker.publish(*prompts)
     writes = world.cache.plan_writes(kept_pages, number=FAR)
