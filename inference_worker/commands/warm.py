@@ -116,7 +116,7 @@ class Warmer:
         failure = None if whole else f"shorter than a page of {self._page_tokens} tokens"
         if whole:
             try:
-                cached = self._fetch(prompt.ids)
+                cached = self._fetch(prompt.ids[:whole])
                 cached = self._compute(prompt.ids, whole, cached)
                 pinned = self._pin(prompt, ttl)
             except (RequestTooLongError, StoreError, ValueError) as error:

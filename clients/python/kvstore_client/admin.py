@@ -171,15 +171,20 @@ class Admin:
     def fetch_prefix(
         self, namespace_id: bytes, tokens: Tokens, *, seconds: float, may_evict: bool = False
     ) -> FetchedPrefix:
-        """Loads the whole pages of a prefix that only tier 3 has, and waits ``seconds`` at most.
+        """Loads a prefix that only tier 3 has, and waits ``seconds`` at most.
 
-        Repeats :meth:`prefetch_prefix`, and raises what it raises. A store without a tier 3 loads
-        nothing, and the answer says what is in memory.
+        Give the tokens of whole pages, all of which are loaded: it waits longer for the tokens of a
+        page that is not whole. Repeats :meth:`prefetch_prefix`, and raises what it raises. A store
+        without a tier 3 loads nothing, and the answer says what is in memory.
         """
+        packed = pack_tokens(tokens)
+        wanted = len(packed) // TOKEN_BYTES
         # A match leaves the last token to compute. With one more, all whole pages count.
-        packed = pack_tokens(tokens) + bytes(TOKEN_BYTES)
+        packed += bytes(TOKEN_BYTES)
         return fetch_prefix(
-            lambda: self.prefetch_prefix(namespace_id, packed, may_evict=may_evict), seconds
+            lambda: self.prefetch_prefix(namespace_id, packed, may_evict=may_evict),
+            wanted,
+            seconds,
         )
 
     def pin_prefix(

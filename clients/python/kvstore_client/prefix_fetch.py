@@ -9,6 +9,10 @@ from kvstore.v1 import prefix_cache_pb2
 # Seconds between two calls that ask how far the load is.
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.2
+# Answers without anything to load after which nothing more is expected, and the seconds between
+# them. A store finds nothing if too many operators ask at a time, or if its engine is late.
+MOST_IN_VAIN: Final = 3
+VAIN_PAUSE: Final = 0.1
 # Seconds without progress while the store declines to load more: other fetches of the tenant may
 # take the room, or no slot can be freed.
 PATIENCE: Final = 2.0
@@ -62,24 +66,29 @@ class _Progress:
 
 def fetch_prefix(
     prefetch: Callable[[], prefix_cache_pb2.PrefetchPrefixResponse],
+    wanted: int,
     seconds: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedPrefix:
-    """Repeats a prefetch until nothing is left to load, for about ``seconds`` at most.
+    """Repeats a prefetch until ``wanted`` tokens are in memory, for ``seconds`` at most.
 
-    It also ends once the store declined to load more for ``PATIENCE`` seconds without progress.
+    It also ends after ``MOST_IN_VAIN`` answers without anything to load, and once the store
+    declined to load more for ``PATIENCE`` seconds without progress.
     """
     answer = prefetch()
     progress = _Progress(answer.memory_token_count)
     progress.note(answer)
     now = clock()
-    until, moved_at, pause = now + seconds, now, FIRST_PAUSE
-    while answer.loading_token_count or answer.declined_token_count:
-        if now >= until or (not answer.loading_token_count and now - moved_at >= PATIENCE):
+    until, moved_at, pause, in_vain = now + seconds, now, FIRST_PAUSE, 0
+    while progress.memory < wanted and now < until:
+        if not (answer.loading_token_count or answer.declined_token_count):
+            in_vain += 1
+            pause = max(pause, VAIN_PAUSE)
+        if in_vain == MOST_IN_VAIN or now - moved_at >= PATIENCE:
             break
-        sleep(min(pause, max(until - now, 0.0)))
+        sleep(min(pause, until - now))
         pause = min(2 * pause, LONGEST_PAUSE)
         before, answer = progress.memory, prefetch()
         progress.note(answer)

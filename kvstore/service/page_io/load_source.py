@@ -17,6 +17,8 @@ from kvstore.storage.page_store import PageStore
 # what it has. There are 16 threads for gRPC and 8 for lanes.
 MOST_WAITING = 4
 MOST_LOOKING = 4
+# Patient looks at a time, each for about a second. Matches do not wait for them.
+MOST_PATIENT = 2
 # A look that finds nothing sooner asked nobody, so it says nothing of the others: a local Valkey
 # answers for one page in 0.08 ms.
 LEAST_LOOK_SECONDS = 0.00002
@@ -77,6 +79,7 @@ class LoadSource:
         self.is_shared = tier.is_shared
         self.waiting = Places(MOST_WAITING)
         self.looking = Places(MOST_LOOKING)
+        self.patient = Places(MOST_PATIENT)
         self._clock = clock
         self._mutex = Lock()
         prior = 0.0 if tier.page_store is None else tier.page_store.facts.look_seconds

@@ -177,7 +177,7 @@ class PathSearch:
         The call then has the places that it needs to ask and to wait.
         """
         if call.is_of_operator:
-            return held.take(source.looking)
+            return held.take(source.patient)
         patience = call.terms.shared - self._parts.clock()
         wanted = Wanted(left * layout.page_bytes, left * layout.page_tokens)
         if patience <= 0 or not source.worth_looking(wanted, call.speed, patience):

@@ -91,7 +91,7 @@ def test_a_prefix_is_pinned_by_name(scripted: ScriptedCalls, admin: Admin) -> No
 
 
 def test_a_fetch_repeats_a_prefetch(scripted: ScriptedCalls, admin: Admin) -> None:
-    """With one more token, so that a match would use all whole pages."""
+    """With one more token, so that a match would use all pages."""
     scripted.answer(
         "PrefetchPrefix",
         prefix_cache_pb2.PrefetchPrefixResponse(loading_token_count=2, remote_token_count=1),

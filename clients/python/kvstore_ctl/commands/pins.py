@@ -89,9 +89,9 @@ def prefetch(
         packed_tokens = tokens_of(tokens, packed=packed)
         chosen = namespace_of(admin.namespaces(), namespace)
         if wait:
-            admin.fetch_prefix(
-                chosen.namespace_id, packed_tokens, seconds=span_of(wait), may_evict=evict
-            )
+            page_bytes = chosen.layout.page_tokens * TOKEN_BYTES
+            whole = packed_tokens[: len(packed_tokens) // page_bytes * page_bytes]
+            admin.fetch_prefix(chosen.namespace_id, whole, seconds=span_of(wait), may_evict=evict)
         answer = admin.prefetch_prefix(chosen.namespace_id, packed_tokens, may_evict=evict)
         has_tier_3 = PREFETCH in admin.capabilities().features
     if as_json:

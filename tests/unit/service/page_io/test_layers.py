@@ -6,7 +6,7 @@ from threading import Condition, Event, Thread
 import pytest
 
 from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECONDS
-from kvstore.core.values.requests import Match, MatchOptions
+from kvstore.core.values.requests import Match, MatchOptions, Prefetched
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound
 from kvstore.service.page_io import load_call, load_source
@@ -520,6 +520,24 @@ def test_an_operator_s_prefetch_asks_although_a_miss_is_likely(store: LayeredSto
     store.evict()
     store.far.go_away()
     assert store.loader.prefetch(store.caller.identity, *asked) == (0, 0, 0, 0)
+
+
+def test_patient_looks_at_a_time_are_bounded(store: LayeredStore) -> None:
+    """They take the places of no match, and one beyond the bound finds nothing."""
+    store.spread(PAGES, 0)
+    found: list[Prefetched] = []
+    asked = store.caller.identity, store.namespace_id, store.sequence(PAGES)
+
+    def ask_again(_: float) -> None:
+        [source] = [each for each in store.loader._sources.values() if each.is_shared]
+        assert not source.looking._taken
+        found.append(store.loader.prefetch(*asked))
+
+    store.far.before_look = ask_again
+    store.loader.prefetch(*asked)
+    # Each asks again while it looks. The third one has no place, and the second one finds all.
+    rest = PAGES * PAGE_TOKENS
+    assert found == [(0, 0, 0, 0), (0, rest, 0, rest)]
 
 
 def test_a_patient_look_ends(store: LayeredStore, monkeypatch: pytest.MonkeyPatch) -> None:
