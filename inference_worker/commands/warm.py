@@ -150,12 +150,15 @@ class Warmer:
         return list(found)
 
     def _fetch(self, ids: list[int]) -> _Cached:
-        """Loads what tier 3 has of a prompt's full pages."""
+        """Loads what tier 3 has of a prompt's full pages. A failure leaves them to be computed."""
         if not (self._has_tier_3 and self._fetch_seconds):
             return _Cached()
-        fetched = self._admin.fetch_prefix(
-            self._namespace_id, ids, seconds=self._fetch_seconds, may_evict=True
-        )
+        try:
+            fetched = self._admin.fetch_prefix(
+                self._namespace_id, ids, seconds=self._fetch_seconds, may_evict=True
+            )
+        except StoreError:
+            return _Cached()
         return _Cached(remote=fetched.remote_token_count, disk=fetched.disk_token_count)
 
     def _compute(self, ids: list[int], whole: int, cached: _Cached) -> _Cached:
