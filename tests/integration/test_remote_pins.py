@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from inference_worker.commands.warm import warm
 from inference_worker.engine.local_worker import local_worker
-from inference_worker.model.model import PagedModel
+from inference_worker.model.model import load_model
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
 from remote.server_hosts import Host, Hosts, running_hosts
@@ -126,11 +126,9 @@ def warmed(host: Host, file: Path, *options: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("write", ["through", "second-touch"])
-def test_the_second_host_computes_nothing(
-    hosts: Hosts, tmp_path: Path, paged_models: dict[str, PagedModel], write: str
-) -> None:
+def test_the_second_host_computes_nothing(hosts: Hosts, tmp_path: Path, write: str) -> None:
     """One list of prompts warms both, with tokens of the first one's pages, and a request hits."""
-    size = 64 * paged_models["qwen3"].layout(16).page_bytes
+    size = 64 * load_model("tiny").layout(16).page_bytes
     memory = ("--tier1-bytes", str(size), "--extent-bytes", str(size), "--remote-write", write)
     first, second = hosts.add(*memory), hosts.add(*memory)
     file = tmp_path / "prompts.jsonl"
