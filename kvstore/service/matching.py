@@ -36,6 +36,7 @@ from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.load_call import NO_PART, DiskPart
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
 
@@ -147,7 +148,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, part) if part.end else match
+                return self._with_tier_3(match, part, options) if part.end else match
 
     def acquire(
         self,
@@ -200,7 +201,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, part) if part.end else match, grant
+                return self._with_tier_3(match, part, options) if part.end else match, grant
 
     def prefetch(
         self,
@@ -219,6 +220,16 @@ class Matching:
         self._leases.require_open()
         loader = self._tier3.loader
         return loader.prefetch(who, namespace_id, sequence, may_evict=may_evict)
+
+    def _with_tier_3(self, match: Match, part: DiskPart, options: MatchOptions) -> Match:
+        """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""
+        matched = match.matched_token_count
+        self._tier3.loader.note_match(part, matched, options.prefill_tokens_per_second)
+        return match._replace(
+            tier_3_token_count=max(part.end - matched, 0),
+            tier_3_loaded_token_count=part.loaded(matched),
+            remote_loaded_token_count=part.shared_loaded(matched),
+        )
 
     def _bring(
         self,
@@ -254,6 +265,8 @@ class Matching:
         with suppress(KVStoreError):
             while planned := self._plan_promotion(asked):
                 moves += planned
+        if moves:
+            let_others_serve()
         self._mover.carry_out(moves)
 
     def _plan_promotion(self, asked: tuple[Caller, bytes, Sequence, MatchOptions]) -> list[Move]:
@@ -279,6 +292,7 @@ class Matching:
         cannot read it. If the device has failed for good, a failed read says nothing about its
         pages: returns None.
         """
+        let_others_serve()
         with tracing.span("verify", pages=len(checks.pages)):
             corrupt, read_count = [], 0
             extent_id, reader = -1, None
@@ -359,13 +373,3 @@ class Matching:
                 page_position=page.page_position,
                 **fields,
             )
-
-
-def _with_tier_3(match: Match, part: DiskPart) -> Match:
-    """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""
-    matched = match.matched_token_count
-    return match._replace(
-        tier_3_token_count=max(part.end - matched, 0),
-        tier_3_loaded_token_count=part.loaded(matched),
-        remote_loaded_token_count=part.shared_loaded(matched),
-    )

@@ -44,6 +44,7 @@ def remote_message(
     message.declined_load_count = use.loads.declined_count
     message.refreshed_pin_page_count = use.pins.refreshed_pages
     message.absent_pin_page_count = use.pins.absent_pages
+    message.saved_prefill_time.CopyFrom(duration(use.loads.saved_prefill_seconds))
     return message
 
 
@@ -70,6 +71,8 @@ def _count(message: store_pb2.RemoteStats, use: RemoteUse) -> None:
     message.clock_skew_seconds = use.clock_skew
     message.look_seconds = use.latency
     message.writes_stopped = use.writes_stopped
+    message.node_count = use.node_count
+    message.nodes_away.extend(use.nodes_away)
 
 
 def _describe(message: store_pb2.RemoteStats, about: RemoteFacts) -> None:

@@ -11,6 +11,7 @@ from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.load_places import Places
 from kvstore.service.page_io.slow_tier import SlowTier
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.storage.page_store import PageStore
 
 # Calls that may wait for loads from a page store at a time, and calls that may ask a shared one
@@ -39,7 +40,9 @@ class LoadUse(NamedTuple):
     ``late_count`` are the calls that stopped waiting, and ``declined_count`` the loads and looks
     that were not worth their time. ``seconds`` is the sum over loads. ``bandwidth`` is the recent
     one in bytes a second, 0 before the first load. ``look_seconds`` is the mean of recent looks,
-    and ``late_look_count`` are those that were given up.
+    and ``late_look_count`` are those that were given up. ``saved_prefill_seconds`` is the time in
+    which callers would have computed the tokens that were loaded for their matches, each at its
+    stated speed. The wait for the loads is in it.
     """
 
     load_count: int = 0
@@ -51,6 +54,7 @@ class LoadUse(NamedTuple):
     look_count: int = 0
     late_look_count: int = 0
     look_seconds: float = 0.0
+    saved_prefill_seconds: float = 0.0
 
 
 @dataclass
@@ -64,6 +68,7 @@ class _Counts:
     seconds: float = 0.0
     looks: int = 0
     late_looks: int = 0
+    saved_prefill_seconds: float = 0.0
 
 
 class LoadSource:
@@ -140,6 +145,7 @@ class LoadSource:
         """
         if not self.is_shared:
             return self.tier.look(namespace, names, deadline)
+        let_others_serve()
         begun = self._clock()
         count = self.tier.look(namespace, islice(names, most), deadline)
         now = self._clock()
@@ -197,6 +203,11 @@ class LoadSource:
         with self._mutex:
             self._counts.late += 1
 
+    def note_saved(self, tokens: int, speed: int) -> None:
+        """Records the tokens of a match that its pages gave, for a caller of a speed."""
+        with self._mutex:
+            self._counts.saved_prefill_seconds += tokens / speed
+
     def use(self) -> LoadUse:
         """Returns the figures by now."""
         with self._mutex:
@@ -211,4 +222,5 @@ class LoadSource:
                 counts.looks,
                 counts.late_looks,
                 decision.look_seconds,
+                counts.saved_prefill_seconds,
             )
