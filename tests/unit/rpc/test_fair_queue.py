@@ -41,7 +41,7 @@ def test_the_queue_that_waits_longest_is_next() -> None:
 
 
 def test_a_thread_may_leave_the_rest_to_others() -> None:
-    """What waited for its thread is next for whoever asks."""
+    """Work that waited for its thread is next for the thread that asks."""
     fair: FairQueue[int] = FairQueue(2)
     assert begun(fair, "a", 1) == ("a", 1)
     assert begun(fair, "a", 2) is None
