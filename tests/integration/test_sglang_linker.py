@@ -41,6 +41,9 @@ class Server:
             attn_tp_cache_group=None,
             tp_cache_group=None,
             enable_metrics=False,
+            enable_kv_cache_events=True,
+            dynamo_kv_event_format=False,
+            kv_event_lora_names=None,
             is_eagle=False,
         )
         self.linker = linkers.KvstoreLinker(
