@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvstore.remote.names import SHARD_COUNT
+from kvstore.remote.secret.names import SHARD_COUNT
 from support.machine import load_average
 from support.replay.placement import Placement, TracePages
 from support.replay.trace import BLOCK_TOKENS, load

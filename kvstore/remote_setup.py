@@ -53,7 +53,7 @@ def read_remote(config: Config) -> RemoteAccess | None:
     if config.remote_url is None:
         return None
     _require_packages(config.remote_url)
-    from kvstore.remote.remote_keys import producer_secret  # noqa: PLC0415 - of the extra
+    from kvstore.remote.secret.remote_keys import producer_secret  # noqa: PLC0415 - of the extra
 
     secret = _read_key(config.remote_key_file)
     if config.remote_producer is not None:
@@ -107,7 +107,7 @@ def remote_tier(
 
 def _about(config: Config, access: RemoteAccess, engine: "RemoteEngine") -> RemoteFacts:
     from kvstore.remote.errors import RemoteError  # noqa: PLC0415 - of the extra
-    from kvstore.remote.sealing import PageSealer  # noqa: PLC0415 - of the extra
+    from kvstore.remote.secret.sealing import PageSealer  # noqa: PLC0415 - of the extra
 
     def find() -> list[EngineFinding] | None:
         try:

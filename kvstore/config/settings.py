@@ -1080,8 +1080,8 @@ class Config(BaseSettings):
     metrics_listen: Annotated[ListenAddress | None, Symptoms(log="http_listening")] = None
     """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
 
-    Whoever connects reads it, without a credential and in clear: numbers, and the names
-    of tenants, namespaces and leases, never a token of a prompt. Port 0 is any that is
+    A client needs no credential, and reads it in clear: numbers, and the names of tenants,
+    namespaces and leases, never a token of a prompt. Port 0 is any that is
     free; the log's `http_listening` says which. Wrong when Prometheus shows the target as down.
     Absent: no metrics. Start with: 127.0.0.1:7401, or an address that the scraper alone reaches.
     """

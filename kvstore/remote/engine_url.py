@@ -94,10 +94,10 @@ def _folder_engine(url: str, connections: int) -> RemoteEngine:
     if not path.startswith("/"):
         raise UnusableEngineAddress(f"{url} has no absolute path: write file:///PATH")
     # Only folders and buckets need the package obstore.
-    from kvstore.remote.folder_engine import CAPABILITIES  # noqa: PLC0415  # as above
+    from kvstore.remote.objects.folder_engine import CAPABILITIES  # noqa: PLC0415  # as above
 
     command = HelperCommand(
-        "kvstore.remote.folder_engine:open_folder", {"folder": path}, MEMORY_BYTES
+        "kvstore.remote.objects.folder_engine:open_folder", {"folder": path}, MEMORY_BYTES
     )
     return ProcessEngine(command, CAPABILITIES, helpers=min(connections, MOST_HELPERS))
 
@@ -108,7 +108,7 @@ def _s3_engine(url: str, credential: Path | None) -> RemoteEngine:
     if not bucket or options.keys() - {"endpoint", "region"}:
         raise UnusableEngineAddress(f"an address of S3 has another form: write {FORMS}")
     # Only folders and buckets need the package obstore.
-    from kvstore.remote.s3_engine import Bucket, S3Engine  # noqa: PLC0415  # as above
+    from kvstore.remote.objects.s3_engine import Bucket, S3Engine  # noqa: PLC0415  # as above
 
     access_key = secret_key = None
     if credential is not None:

@@ -37,11 +37,11 @@ from kvstore.remote.liveness.look_worth import LookWorth
 from kvstore.remote.liveness.probe import Probe
 from kvstore.remote.liveness.ramp import Ramp
 from kvstore.remote.liveness.write_pace import WritePace
-from kvstore.remote.names import RemoteNames
 from kvstore.remote.remote_settings import RemoteSettings
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
-from kvstore.remote.revisions import RevisionCodec
-from kvstore.remote.sealing import PageSealer
+from kvstore.remote.secret.names import RemoteNames
+from kvstore.remote.secret.revisions import RevisionCodec
+from kvstore.remote.secret.sealing import PageSealer
 from kvstore.remote.transfers.context import TransferContext
 from kvstore.remote.transfers.counters import RemoteCounters, by_reason
 from kvstore.remote.transfers.lineage import Lineage
@@ -82,9 +82,9 @@ class RemoteStore:
     """A :class:`~kvstore.storage.page_store.SharedPageStore` on an engine. Thread-safe.
 
     ``secret`` has 32 bytes, the same on all hosts. ``state_folder`` is this host's alone and
-    outlives it. ``clock`` is that of deadlines. Raises :class:`EngineUnsuited`,
-    :class:`~kvstore.remote.names.UnusableSecret`, and OSError for the folder. The engine may be
-    away. It is closed with the store.
+    outlives it. ``clock`` is that of deadlines. The engine may be away. It is closed with the
+    store. Raises :class:`EngineUnsuited`, :class:`~kvstore.remote.secret.names.UnusableSecret`, and
+    OSError for the folder.
     """
 
     facts = FACTS

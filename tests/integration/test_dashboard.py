@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.promtool import promtool
 from kvstore.metrics.definitions import METRICS
-from kvstore.remote.names import SECRET_BYTES
+from kvstore.remote.secret.names import SECRET_BYTES
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store

@@ -45,7 +45,7 @@ def memory(folder: Path) -> Iterator[MakeEngine]:
 def folder_of_files(folder: Path) -> Iterator[MakeEngine]:
     """A folder, in this process."""
     folders = pytest.importorskip(
-        "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
+        "kvstore.remote.objects.folder_engine", reason="needs the package obstore: run make venv"
     )
     yield lambda: folders.FolderEngine(folder)
 

@@ -12,7 +12,7 @@ import pytest
 from page_stores.numbered_pages import LIMIT, NAMESPACE, PAGE_BYTES, key
 from page_stores.remote_rig import wait_until
 
-from kvstore.remote.folder_engine import FolderEngine
+from kvstore.remote.objects.folder_engine import FolderEngine
 from kvstore.remote.remote_use import Refusal
 from kvstore.storage.page_store import PageKey, PageWrite, StoreState
 from remote.engine_host import PATIENT, EngineHost

@@ -28,8 +28,8 @@ from kvstore.remote.errors import (
     ReplicasMissing,
     WrongNode,
 )
-from kvstore.remote.names import RemoteNames
-from kvstore.remote.sealing import SEAL_BYTES, PageSealer
+from kvstore.remote.secret.names import RemoteNames
+from kvstore.remote.secret.sealing import SEAL_BYTES, PageSealer
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from processes.proxy import GOOD, SILENT, Line, SocketProxy

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from kvstore.remote.names import SHARD_COUNT, RemotePage
-from kvstore.remote.sealing import SEAL_BYTES, PageRejected, PageSealer
+from kvstore.remote.secret.names import SHARD_COUNT, RemotePage
+from kvstore.remote.secret.sealing import SEAL_BYTES, PageRejected, PageSealer
 from remote.remote_pages import SECRET
 
 SEALER = PageSealer(SECRET)

@@ -13,7 +13,7 @@ from kvstore.access_rules import Access
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
 from kvstore.config.show import Exit, config_command
-from kvstore.remote.sealing import PageSealer
+from kvstore.remote.secret.sealing import PageSealer
 from kvstore.remote_setup import RemoteAccess, read_remote, remote_tier
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.service.clock import MONOTONIC

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple, assert_never
 from kvstore.remote.engine import ReadResult
 from kvstore.remote.errors import Reaction, RemoteError
 from kvstore.remote.liveness.engine_calls import EngineCalls
-from kvstore.remote.names import SHARD_COUNT, RemoteNames
-from kvstore.remote.revisions import CONTROL_BYTES, ForgedRevision, Revision, RevisionCodec
+from kvstore.remote.secret.names import SHARD_COUNT, RemoteNames
+from kvstore.remote.secret.revisions import CONTROL_BYTES, ForgedRevision, Revision, RevisionCodec
 
 # Control values outlive the pages that need them, which refresh them.
 LIVES: Final = 4

@@ -18,8 +18,8 @@ from xxhash import xxh3_64_digest
 
 from kvstore.remote.expiry import BUCKET_SECONDS, EngineClock
 from kvstore.remote.history.controls import LIVES
-from kvstore.remote.names import SHARD_COUNT
-from kvstore.remote.revisions import NO_REMOVAL, Revision
+from kvstore.remote.secret.names import SHARD_COUNT
+from kvstore.remote.secret.revisions import NO_REMOVAL, Revision
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

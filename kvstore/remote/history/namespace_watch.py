@@ -10,7 +10,7 @@ from typing import Final
 
 from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.shard_revisions import ShardRevisions
-from kvstore.remote.names import SHARD_COUNT
+from kvstore.remote.secret.names import SHARD_COUNT
 from kvstore.service.clock import Clock
 
 # Each namespace is compared once in a round, unless there are more than a step can take.

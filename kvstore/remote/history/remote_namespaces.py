@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final
 
 from kvstore.remote.history.journal import JournalEntry, RemovalJournal
-from kvstore.remote.revisions import Revision
+from kvstore.remote.secret.revisions import Revision
 from kvstore.storage.page_store import Done
 
 # Namespaces in memory at most, some kilobytes each. The others are read from the journal again.

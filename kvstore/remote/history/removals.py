@@ -12,8 +12,8 @@ from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.due_queue import DueQueue
 from kvstore.remote.history.journal import RemovalJournal
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
-from kvstore.remote.names import SHARD_COUNT
-from kvstore.remote.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
+from kvstore.remote.secret.names import SHARD_COUNT
+from kvstore.remote.secret.revisions import REMOVAL_BYTES, Age, Revision, RevisionCodec
 from kvstore.service.clock import Clock
 from kvstore.storage.page_store import Done
 

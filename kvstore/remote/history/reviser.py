@@ -11,7 +11,7 @@ from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.due_queue import DueQueue
 from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.removals import ALL_SHARDS
-from kvstore.remote.revisions import Age
+from kvstore.remote.secret.revisions import Age
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

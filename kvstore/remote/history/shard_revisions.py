@@ -6,7 +6,7 @@ import structlog
 
 from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
-from kvstore.remote.revisions import Age, Revision, RevisionCodec
+from kvstore.remote.secret.revisions import Age, Revision, RevisionCodec
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from kvstore.remote.engine import ReadResult
 from kvstore.remote.errors import EngineRefused, Reaction, RemoteError
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.remote.liveness.engine_calls import EngineCalls
-from kvstore.remote.names import RemoteNames
+from kvstore.remote.secret.names import RemoteNames
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

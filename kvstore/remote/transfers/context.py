@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from kvstore.remote.history.remote_namespaces import RemoteNamespaces
 from kvstore.remote.history.shard_revisions import ShardRevisions
 from kvstore.remote.liveness.engine_calls import EngineCalls
-from kvstore.remote.sealing import PageSealer
+from kvstore.remote.secret.sealing import PageSealer
 from kvstore.remote.transfers.counters import RemoteCounters
 from kvstore.remote.transfers.page_names import PageNames
 from kvstore.service.clock import Clock

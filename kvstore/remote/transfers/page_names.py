@@ -11,8 +11,8 @@ from kvstore.remote.expiry import Expiry
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.liveness.engine_calls import EngineCalls
-from kvstore.remote.names import RemoteNames, RemotePage
-from kvstore.remote.revisions import Revision
+from kvstore.remote.secret.names import RemoteNames, RemotePage
+from kvstore.remote.secret.revisions import Revision
 from kvstore.remote.transfers.lineage import Aged, Lineage
 from kvstore.remote.transfers.upkeep import Upkeep
 from kvstore.storage.page_store import PageKey

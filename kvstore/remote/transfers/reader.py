@@ -11,10 +11,10 @@ from kvstore.remote.engine import ReadResult
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.liveness.ramp import Ramp
-from kvstore.remote.names import RemotePage
 from kvstore.remote.remote_use import Rejection
-from kvstore.remote.revisions import Revision
-from kvstore.remote.sealing import (
+from kvstore.remote.secret.names import RemotePage
+from kvstore.remote.secret.revisions import Revision
+from kvstore.remote.secret.sealing import (
     SEAL_BYTES,
     ChecksumWrong,
     ForeignSecret,

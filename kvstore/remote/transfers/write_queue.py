@@ -7,7 +7,7 @@ from threading import Condition
 from typing import Final
 
 from kvstore.remote.history.remote_namespaces import NamespaceRecord
-from kvstore.remote.revisions import Revision
+from kvstore.remote.secret.revisions import Revision
 from kvstore.storage.page_store import Content, Done, PageKey, PageWrite
 
 # The part of the queue that one namespace may fill.

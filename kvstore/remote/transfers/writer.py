@@ -12,10 +12,10 @@ from kvstore.remote.expiry import Expiry
 from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.remote.liveness.write_pace import WritePace
-from kvstore.remote.names import RemotePage
 from kvstore.remote.remote_use import Refusal
-from kvstore.remote.revisions import Revision
-from kvstore.remote.sealing import SEAL_BYTES, ChecksumWrong
+from kvstore.remote.secret.names import RemotePage
+from kvstore.remote.secret.revisions import Revision
+from kvstore.remote.secret.sealing import SEAL_BYTES, ChecksumWrong
 from kvstore.remote.transfers.context import TransferContext
 from kvstore.remote.transfers.lineage import Lineage
 from kvstore.remote.transfers.page_names import Refreshes

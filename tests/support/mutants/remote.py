@@ -135,14 +135,14 @@ REMOTE_MUTANTS = [
     ),
     Mutant(
         "checksum-computed-on-receipt",
-        "kvstore.remote.sealing",
+        "kvstore.remote.secret.sealing",
         "PageSealer.open",
         "xxh3_64_intdigest(plain) != checksum",
         "False",
     ),
     Mutant(
         "plaintext-left",
-        "kvstore.remote.sealing",
+        "kvstore.remote.secret.sealing",
         "PageSealer.open",
         "clear_bytes(plain)",
         "pass",

@@ -11,7 +11,7 @@ from hypothesis.stateful import rule
 
 from kvstore.remote.errors import EngineUnreachable
 from kvstore.remote.remote_store import RemoteStore
-from kvstore.remote.revisions import Revision
+from kvstore.remote.secret.revisions import Revision
 from kvstore.storage.page_store import SharedPageStore, StoreState
 from page_stores.host_machine import Host, HostMachine
 from page_stores.numbered_pages import LIMIT

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from kvstore.remote.names import RemotePage
+from kvstore.remote.secret.names import RemotePage
 
 SECRET = bytes(range(32))
 OTHER_SECRET = bytes(range(1, 33))

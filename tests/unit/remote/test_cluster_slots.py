@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.remote.names import slot_of
+from kvstore.remote.secret.names import slot_of
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.cluster.cluster_slots import (
     UnusableSlots,

@@ -16,7 +16,7 @@ from kvstore.remote.errors import (
 )
 
 folder_engine = pytest.importorskip(
-    "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
+    "kvstore.remote.objects.folder_engine", reason="needs the package obstore: run make venv"
 )
 GENEROUS = 60.0
 

@@ -5,9 +5,9 @@ from itertools import combinations
 
 import pytest
 
-from kvstore.remote import names as names_module
-from kvstore.remote import revisions, sealing
-from kvstore.remote.names import (
+from kvstore.remote.secret import names as names_module
+from kvstore.remote.secret import revisions, sealing
+from kvstore.remote.secret.names import (
     SHARD_COUNT,
     SLOT_COUNT,
     RemoteNames,

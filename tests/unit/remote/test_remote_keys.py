@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.remote.names import UnusableSecret
-from kvstore.remote.remote_keys import producer_secret
-from kvstore.remote.sealing import PageSealer
+from kvstore.remote.secret.names import UnusableSecret
+from kvstore.remote.secret.remote_keys import producer_secret
+from kvstore.remote.secret.sealing import PageSealer
 
 SECRET = bytes(range(32))
 

@@ -15,9 +15,9 @@ from page_stores.remote_rig import SETTINGS, page_name, wait_until
 from xxhash import xxh3_64_intdigest
 
 from kvstore.remote.expiry import EngineClock
-from kvstore.remote.names import RemotePage
 from kvstore.remote.remote_store import EngineUnsuited
-from kvstore.remote.sealing import SEAL_BYTES, PageSealer
+from kvstore.remote.secret.names import RemotePage
+from kvstore.remote.secret.sealing import SEAL_BYTES, PageSealer
 from kvstore.remote.transfers.reader import _calls_of, _Wanted
 from kvstore.remote.transfers.upkeep import DELETE_SECONDS, Upkeep
 from kvstore.storage.page_store import PageRead, Presence, ReadAnswer
@@ -155,7 +155,7 @@ def _seal_with(
 ) -> None:
     """Seals a page with a checksum that is not its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstore.remote.sealing.xxh3_64_intdigest", lambda _: checksum)
+        patch.setattr("kvstore.remote.secret.sealing.xxh3_64_intdigest", lambda _: checksum)
         sealer.seal(page, [memoryview(content)], checksum, value)  # type: ignore[arg-type]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.remote.revisions import (
+from kvstore.remote.secret.revisions import (
     CONTROL_BYTES,
     Age,
     ForgedRevision,

@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from xxhash import xxh3_64_intdigest
 
-from kvstore.remote import sealing
-from kvstore.remote.names import SHARD_COUNT, RemoteNames, RemotePage
-from kvstore.remote.sealing import (
+from kvstore.remote.secret import sealing
+from kvstore.remote.secret.names import SHARD_COUNT, RemoteNames, RemotePage
+from kvstore.remote.secret.sealing import (
     CHECKSUM_BYTES,
     KEY_ID_BYTES,
     MAGIC,

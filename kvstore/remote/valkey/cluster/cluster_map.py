@@ -13,7 +13,7 @@ from kvstore.remote.errors import (
     RemoteError,
     WrongNode,
 )
-from kvstore.remote.names import SLOT_COUNT
+from kvstore.remote.secret.names import SLOT_COUNT
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.cluster.cluster_node import ClusterNode
 from kvstore.remote.valkey.cluster.cluster_slots import (

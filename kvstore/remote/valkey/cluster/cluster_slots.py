@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from kvstore.remote.names import SLOT_COUNT, slot_of
+from kvstore.remote.secret.names import SLOT_COUNT, slot_of
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.resp import Reply
 

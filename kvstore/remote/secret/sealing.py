@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from xxhash import xxh3_64_intdigest
 
 from kvstore.remote.buffers import clear_bytes, copy_bytes
-from kvstore.remote.names import RemotePage, checked_secret, keyed_digest
+from kvstore.remote.secret.names import RemotePage, checked_secret, keyed_digest
 
 # The last byte is the version.
 MAGIC: Final = b"KVR\x02"

@@ -30,7 +30,7 @@ from kvstore.remote.errors import (
     ReplyMalformed,
 )
 from kvstore.remote.finding import EngineFinding, FindingKind
-from kvstore.remote.objects import path_of, remote_error
+from kvstore.remote.objects.object_errors import path_of, remote_error
 
 CAPABILITIES: Final = EngineCapabilities(
     exists_in_one_trip=False,

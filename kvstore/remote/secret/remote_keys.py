@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvstore.remote.names import SECRET_BYTES, checked_secret, keyed_digest
+from kvstore.remote.secret.names import SECRET_BYTES, checked_secret, keyed_digest
 
 # Labels: BLAKE2b's personalisation, one for each use of the secret.
 _PRODUCER: Final = b"kvs-r-producer-1"

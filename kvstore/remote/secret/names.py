@@ -1,8 +1,8 @@
 """Names of pages and of control values in a remote engine, which tell their readers nothing.
 
-Whoever lists the names of an engine must not be able to test a guess of a prompt, and two
-clusters with equal tenants must not meet. So each part of a name is a keyed BLAKE2b (RFC 7693)
-under the cluster's secret, with a label of its own for each use.
+A reader of all names must not be able to test a guess of a prompt, and two clusters with equal
+tenants must not meet. So each part of a name is a keyed BLAKE2b (RFC 7693) under the cluster's
+secret, with a label of its own for each use.
 
 A page is ``kv1/{TAG}/PAGE`` and a control value ``kvr/{TAG}``, each part in hexadecimal digits.
 The tag is that of a shard of the namespace. A cluster of Valkey places by the part in braces, so

@@ -33,7 +33,7 @@ from kvstore.remote.errors import (
     ReplyMalformed,
 )
 from kvstore.remote.finding import EngineFinding, FindingKind
-from kvstore.remote.objects import path_of, remote_error
+from kvstore.remote.objects.object_errors import path_of, remote_error
 
 T = TypeVar("T")
 CAPABILITIES: Final = EngineCapabilities(

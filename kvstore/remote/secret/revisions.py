@@ -19,7 +19,7 @@ import struct
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from kvstore.remote.names import checked_secret, keyed_digest
+from kvstore.remote.secret.names import checked_secret, keyed_digest
 
 _LABEL: Final = b"kvs-r-revision-1"
 REMOVAL_BYTES: Final = 8
