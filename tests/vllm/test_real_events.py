@@ -88,6 +88,18 @@ def test_nothing_is_told_where_nobody_listens(*, enabled: bool | None) -> None:
     events.close()
 
 
+def test_an_error_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A token that is no uint32 is in no page either; the next request is announced."""
+    events = events_of(PLAIN, enabled=True)
+    broken = make_request(PAGE, 2 * PAGE)
+    broken._all_token_ids[3] = -1
+    events.has(broken, KEY, 1)
+    assert "pages_not_announced" in caplog.text
+    assert events.take() == []
+    events.has(make_request(PAGE, 2 * PAGE), KEY, 1)
+    assert len(events.take()) == 1
+
+
 def test_hashes_that_end_within_blocks_are_not_told() -> None:
     """They name other tokens."""
     events = events_of(BlockSizes(2 * PAGE, PAGE, PAGE), enabled=True)

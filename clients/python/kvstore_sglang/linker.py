@@ -242,8 +242,11 @@ class KvstoreLinker(UnifiedCacheLinker):
 
     def _note_saved(self, salt: RequestSalt, tokens: Sequence[int]) -> None:
         """Announces pages that were saved, unless a flush since then has separated them."""
-        if salt.store_salt == self._salts.of(salt.extra_key, salt.cache_salt):
-            self._events.saved(salt, tokens)
+        try:
+            if salt.store_salt == self._salts.of(salt.extra_key, salt.cache_salt):
+                self._events.saved(salt, tokens)
+        except Exception:  # none may reach the scheduler
+            _logger.exception("pages_not_announced")
 
 
 def weights_changed() -> None:

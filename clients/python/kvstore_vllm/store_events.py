@@ -1,5 +1,6 @@
 """Events of vLLM's kind for the store's pages that this engine can load."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,8 @@ from kvstore_client.engines.announced_pages import AnnouncedPages
 from kvstore_client.engines.page_checks import PageChecks
 from kvstore_client.packed_tokens import pack_tokens
 from kvstore_vllm.identity.request_key import RequestKey
+
+_logger = logging.getLogger(__name__)
 
 LOCAL: Final = "LOCAL"
 
@@ -77,14 +80,14 @@ class StoreEvents:
         """Announces the first ``page_count`` pages of a request, those that are not yet."""
         if not self._on:
             return
-        keys = self._keys(request, page_count)
         try:
+            keys = self._keys(request, page_count)
             ids = key.tokens(request.all_token_ids, len(keys) * self._sizes.page_tokens)
-        except ValueError:  # such ids are never looked up either
-            return
-        self._pages.present(
-            key, keys, pack_tokens(ids), lambda first: self._stored(request, keys, first)
-        )
+            self._pages.present(
+                key, keys, pack_tokens(ids), lambda first: self._stored(request, keys, first)
+            )
+        except Exception:  # none may reach the scheduler
+            _logger.exception("pages_not_announced")
 
     def lacks(self, request: Any, key: RequestKey, page_count: int) -> None:  # noqa: ANN401  # a Request
         """Withdraws the pages of a request after the first ``page_count``."""

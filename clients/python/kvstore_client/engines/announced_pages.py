@@ -86,7 +86,7 @@ class AnnouncedPages(Generic[Key, Place, Event]):
         """Notes that the store has the path of ``keys``, whose packed tokens are ``tokens``.
 
         ``stored`` makes the event that announces the pages from a number on. It is called at most
-        once, if some of them are not announced.
+        once, if some of them are not announced; if it raises, they stay unannounced.
         """
         if not keys:
             return
@@ -100,10 +100,11 @@ class AnnouncedPages(Generic[Key, Place, Event]):
                 if keys[-1] in self._ends:
                     self._ends.move_to_end(keys[-1])
                 return
+            event = stored(first)
             for number in range(first, len(keys)):
                 self._add(keys, number, tokens[number * width : (number + 1) * width], place)
             self._ends[keys[-1]] = None
-            self._events.append(stored(first))
+            self._events.append(event)
             self._withdraw_oldest()
 
     def absent(self, keys: Sequence[Key], first: int) -> None:
