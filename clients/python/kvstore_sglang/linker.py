@@ -28,8 +28,8 @@ from kvstore_sglang.engine.refusals import require_supported
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
 from kvstore_sglang.engine.token_pages import TokenPages
+from kvstore_sglang.linker_events import LinkerEvents, RequestSalt
 from kvstore_sglang.metrics import CountReport, LinkerMetrics
-from kvstore_sglang.store_events import RequestSalt, StoreEvents
 from kvstore_sglang.transfers.loads import Loads, QueuedLoad
 from kvstore_sglang.transfers.lookups import Lookups
 from kvstore_sglang.transfers.page_copies import CUDA, PageCopies
@@ -106,7 +106,7 @@ class KvstoreLinker(UnifiedCacheLinker):
             fault_fraction=settings.fault_load_fraction,
         )
         self._saves = Saves(store, PageCopies(pool, memory), self._page_tokens, counts)
-        self._events = StoreEvents(params, self._tokens.pack)
+        self._events = LinkerEvents(params, self._tokens.pack)
         self._events.check_with(
             partial(store.cached_pages, page_bytes=self._page_tokens * TOKEN_BYTES),
             lambda: self._access.usable,

@@ -331,7 +331,7 @@ def test_a_hint_goes_with_the_pages_of_its_request() -> None:
 
 
 def test_stored_and_found_pages_are_told() -> None:
-    """What one engine stored another finds, and is told once it knows."""
+    """Pages that one engine stored are told as another finds them."""
     first = engine()
     run(first, "a", PROMPT)
     assert first.news.lacked == [("a", 0)]

@@ -29,7 +29,7 @@ class RequestSalt(NamedTuple):
 Page = tuple[bytes, int]
 
 
-class StoreEvents:
+class LinkerEvents:
     """``BlockStored`` and ``BlockRemoved`` of medium ``CPU_PINNED`` for pages of the store.
 
     A page is announced once this engine saved it or found it in a lookup. It is withdrawn once a

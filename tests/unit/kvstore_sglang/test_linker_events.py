@@ -31,7 +31,7 @@ def pack(tokens: list[int]) -> bytes:
 def module() -> Iterator[ModuleType]:
     """Provides the module, loaded beside the stand-ins."""
     with sglang_stand_ins(LayerWiseLoadCounter):
-        yield import_module("kvstore_sglang.store_events")
+        yield import_module("kvstore_sglang.linker_events")
 
 
 def events_of(module: ModuleType, *, enabled: bool = True) -> Any:  # noqa: ANN401
@@ -42,7 +42,7 @@ def events_of(module: ModuleType, *, enabled: bool = True) -> Any:  # noqa: ANN4
         dynamo_kv_event_format=False,
         kv_event_lora_names=None,
     )
-    return module.StoreEvents(params, pack)
+    return module.LinkerEvents(params, pack)
 
 
 def salt_of(module: ModuleType, store_salt: bytes = b"", extra_key: str | None = None) -> Any:  # noqa: ANN401
