@@ -18,8 +18,8 @@ from engine_cases.prompts import Prompt, prompts
 from engine_cases.store import Store, store
 from kv_events.engine_listener import EngineListener
 
-# A store of 192 pages, and a server with 160.
-STORE_BYTES = "6MiB"
+# A store of 256 pages, all there from the start, and a server with 160.
+STORE = ("--tier1-bytes", "8MiB", "--extent-bytes", "8MiB")
 POOL_TOKENS = 2_560
 SHARED = prompts(98, 1_000)
 [TOKENS] = (each.tokens for each in SHARED)
@@ -38,7 +38,7 @@ def learn_events(world: World) -> None:
 def events(here: World) -> None:
     """Two servers on one store; a consumer follows the events of the second one."""
     with ExitStack() as stack:
-        shared = stack.enter_context(store(here.folder / "events", "--tier1-bytes", STORE_BYTES))
+        shared = stack.enter_context(store(here.folder / "events", *STORE))
         listener = stack.enter_context(EngineListener(here.folder, "events", PAGE_TOKENS))
         plain = replace(here.options, runtime_dir=shared.runtime_dir)
         told = replace(

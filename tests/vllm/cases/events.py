@@ -19,8 +19,8 @@ from engine_cases.store import Store, store
 from kv_events.engine_listener import EngineListener
 from support.vllm.server import VllmServer
 
-# A store of 128 pages, and a server with 80.
-STORE_BYTES = "8MiB"
+# A store of 192 pages, all there from the start, and a server with 80.
+STORE = ("--tier1-bytes", "12MiB", "--extent-bytes", "12MiB")
 DEVICE_PAGES = 80
 SHARED = prompts(98, 1_000)
 [TOKENS] = (each.tokens for each in SHARED)
@@ -36,7 +36,7 @@ MEMORY, DEVICE = "CPU", "GPU"
 def events(here: World) -> None:
     """Two servers on one store; a consumer follows the events of the second one."""
     with ExitStack() as stack:
-        shared = stack.enter_context(store(here.folder / "events", "--tier1-bytes", STORE_BYTES))
+        shared = stack.enter_context(store(here.folder / "events", *STORE))
         listener = stack.enter_context(EngineListener(here.folder, "events", PAGE_TOKENS))
         options = replace(here.options, runtime_dir=shared.runtime_dir, local_prefix_cache=True)
         told = {
