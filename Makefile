@@ -3,6 +3,7 @@
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core and kvstore/ring
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make test-benchmarks every benchmark with minimal work, and the faults that outlive.py has to find
 #   make test-engines the contract of every remote engine: also groups, TLS, S3 and helpers
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
@@ -66,7 +67,7 @@ PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-engines test-routers test-vllm test-sglang kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
+.PHONY: venv demo docs test test-fast test-benchmarks test-engines test-routers test-vllm test-sglang kernels lint bench bench-peers promtool redis chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -98,6 +99,9 @@ NOT_FAST := chaos e2e gpu integration unit/benchmarks \
     $(addprefix unit/worker/,attention chat demo engine model)
 test-fast: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -n 2 -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
+
+test-benchmarks: $(STAMP)
+	@KVSTORE_BENCHMARKS=1 $(PYTEST) --durations=5 tests/benchmarks $(ARGS)
 
 test-engines: $(STAMP)
 	@KVSTORE_ENGINES=1 $(BIN)/pytest -n 2 --durations=5 \

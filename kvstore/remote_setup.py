@@ -197,6 +197,7 @@ def _engine(config: Config, access: RemoteAccess, *, connections: int) -> "Remot
             tls=access.tls,
             connections=connections,
             replicas=config.remote_replicas,
+            usual_seconds=config.remote_timeout,
         )
     except (RemoteError, ValueError) as error:
         raise ValueError(f"remote_url: {error}") from error

@@ -27,9 +27,12 @@ TESTS = Path(__file__).parent
 # Seconds for a test that is a coroutine.
 LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
-MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
+MARKED = frozenset(
+    {"benchmarks", "chaos", "e2e", "gpu", "integration", "kernels", "property", "static"}
+)
 # Tests that are collected only if a variable of the environment is set, by their markers.
 NEED_A_VARIABLE = {
+    "benchmarks": "KVSTORE_BENCHMARKS",
     "dist": "KVSTORE_DIST",
     "engines": "KVSTORE_ENGINES",
     "routers": "KVSTORE_ROUTERS",
@@ -40,7 +43,9 @@ MEASURED = (
     "tests/unit/succession/",
 )
 # Folders whose tests start processes, and are dealt out by the file.
-STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "routers"})
+STARTING_PROCESSES = frozenset(
+    {"benchmarks", "chaos", "e2e", "gpu", "integration", "kernels", "routers"}
+)
 
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
 OF_BEGINNINGS = frozenset(
@@ -271,25 +276,25 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
-    Does not collect the tests that need a variable of the environment, if that is not set: a
-    release ($KVSTORE_DIST), engines that take long ($KVSTORE_ENGINES), routers
-    ($KVSTORE_ROUTERS). Measures coverage only in the unit tests of MEASURED: coverage by other
+    Does not collect the tests that need a variable of the environment, if that is not set: see
+    ``NEED_A_VARIABLE``. Measures coverage only in the unit tests of MEASURED: coverage by other
     tests says little about what was checked, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.
     items.sort(key=lambda item: item.path)
+    for item in items:
+        folder = folder_of(item.nodeid)
+        if folder in MARKED:
+            item.add_marker(folder)
     for marker, variable in NEED_A_VARIABLE.items():
         if variable not in os.environ:
             left_out = [item for item in items if item.get_closest_marker(marker) is not None]
             items[:] = [item for item in items if item.get_closest_marker(marker) is None]
             config.hook.pytest_deselected(items=left_out)
     for item in items:
-        folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):
             item.add_marker("no_cover")
-        if folder in MARKED:
-            item.add_marker(folder)
         if reason is not None and item.get_closest_marker("gpu") is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 

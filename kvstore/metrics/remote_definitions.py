@@ -47,6 +47,13 @@ OF_REMOTE: Final = (
             declined=lambda use: use.loads.declined_count,
         ),
     ),
+    counter(
+        "kvstore_remote_saved_prefill_seconds_total",
+        "Seconds in which callers would have computed the tokens that their matches loaded, each "
+        "at its stated speed. The wait for the loads is in it.",
+        "Grows slower than `kvstore_remote_read_seconds_total`: computing is as fast; sizing.md.",
+        REMOTE_STORE.each(lambda use: use.loads.saved_prefill_seconds),
+    ),
     gauge(
         "kvstore_remote_load_bytes_per_second",
         "Recent bandwidth of loads, in bytes a second; 0 before the first.",
@@ -105,6 +112,18 @@ OF_REMOTE: Final = (
         "Times that the store stopped using the engine until it answered again.",
         "Grows: the engine or the network fails; the log's `remote_engine_away` says how.",
         REMOTE.each(lambda use: use.breaker_opened),
+    ),
+    gauge(
+        "kvstore_remote_nodes",
+        "Nodes of the engine: the primaries of a cluster, or 1.",
+        "Other than the cluster has: this host does not see all of it.",
+        REMOTE.each(lambda use: use.node_count),
+    ),
+    gauge(
+        "kvstore_remote_nodes_away",
+        "Nodes of the engine that do not answer. Their pages are misses; the others' are found.",
+        "Above 0 for long: `kvstore-ctl remote` names them.",
+        REMOTE.each(lambda use: len(use.nodes_away)),
     ),
     counter(
         "kvstore_remote_lost_revisions_total",

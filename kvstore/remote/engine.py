@@ -9,7 +9,7 @@ it does: waiting for a connection, sending, and receiving. It raises a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.finding import EngineFinding
@@ -54,6 +54,18 @@ class ReadResult(Enum):
     is undefined."""
 
 
+class EngineNodes(NamedTuple):
+    """The nodes of an engine at one moment. An engine of one server has one, which is never away.
+
+    ``away`` has the addresses of the nodes that calls do not reach at present. ``changes`` grows
+    when a node answers again, or another one takes over its names: its values may be older ones.
+    """
+
+    total: int = 1
+    away: tuple[str, ...] = ()
+    changes: int = 0
+
+
 def require_lives(lives_ms: Sequence[int]) -> None:
     """Raises ValueError unless all lives are positive: another one would delete a value."""
     if min(lives_ms, default=1) <= 0:
@@ -68,10 +80,11 @@ class RemoteEngine(Protocol):
     It ends by its last result, by an error or by ``close``. A caller that stops early loses the
     connection under it.
 
-    An engine of several nodes loses one node's names alone while others answer. Those names are
-    absent in ``exists_many``, AWAY in ``get_many``, and have an error in ``put_many`` whose
-    reaction is AWAY. If no node answers that has one of a call's names, the call raises.
-    ``delete_many`` and ``refresh_many`` serve the other nodes before they raise.
+    An engine of several nodes loses one node's names alone while any other node answers. Those
+    names are absent in ``exists_many`` and AWAY in ``get_many``. They have the error ``NodeAway``
+    in ``put_many``, and ``control`` and ``set_control`` raise it. ``delete_many`` and
+    ``refresh_many`` serve the other nodes before they raise it. If no node answers, calls raise an
+    error whose reaction is AWAY.
     """
 
     @property
@@ -139,6 +152,10 @@ class RemoteEngine(Protocol):
 
     def time_ms(self, deadline: float) -> int:
         """Returns the engine's clock, in milliseconds since 1970."""
+        ...
+
+    def nodes(self) -> EngineNodes:
+        """Returns the state of the nodes, by the calls and probes before. Calls nobody."""
         ...
 
     def ping(self, deadline: float) -> None:

@@ -18,7 +18,12 @@ from kvstore.remote.valkey.address import (
     require_no_secret,
 )
 from kvstore.remote.valkey.cluster.cluster_engine import ClusterEngine
-from kvstore.remote.valkey.valkey_engine import CONNECT_SECONDS, CONNECTION_COUNT, ValkeyEngine
+from kvstore.remote.valkey.valkey_engine import (
+    CONNECT_SECONDS,
+    CONNECTION_COUNT,
+    USUAL_SECONDS,
+    ValkeyEngine,
+)
 
 FORMS: Final = (
     "valkey://HOST:PORT, valkeys://HOST:PORT, valkey+unix:///PATH, "
@@ -37,12 +42,14 @@ def open_engine(
     connections: int = CONNECTION_COUNT,
     connect_seconds: float = CONNECT_SECONDS,
     replicas: int = 0,
+    usual_seconds: float = USUAL_SECONDS,
 ) -> RemoteEngine:
     """Returns the engine at an address, in one of ``FORMS``. Waits for no server.
 
     ``credential`` is a private file with a line for the user and a line for the password.
     ``tls`` replaces the system's authorities for ``valkeys``. ``connections`` calls run at a time.
-    A control value counts as written once ``replicas`` of Valkey have it.
+    A control value counts as written once ``replicas`` of Valkey have it. Short calls have
+    ``usual_seconds``, by which a cluster tells a node that hangs.
 
     Raises :class:`~kvstore.remote.valkey.address.UnusableEngineAddress` for other addresses, also
     for those with a password, and ``CredentialRefused`` if the file for S3 cannot be read.
@@ -55,9 +62,18 @@ def open_engine(
     if scheme == "s3":
         return _s3_engine(url, credential)
     address = _valkey_address(url)
-    kind = ClusterEngine if isinstance(address, ClusterAddress) else ValkeyEngine
-    return kind(
-        address,  # type: ignore[arg-type]  # of that kind
+    if isinstance(address, ClusterAddress):
+        return ClusterEngine(
+            address,
+            credential=credential,
+            tls=tls,
+            connections=connections,
+            connect_seconds=connect_seconds,
+            replicas=replicas,
+            usual_seconds=usual_seconds,
+        )
+    return ValkeyEngine(
+        address,
         credential=credential,
         tls=tls,
         connections=connections,

@@ -12,6 +12,7 @@
     ├── ClusterDown             AWAY     the engine's cluster or master is down
     ├── EngineClosed            AWAY     this side closed the engine
     ├── EngineFaulty            AWAY     this side's part of the engine has a fault
+    ├── NodeAway                NODE     one node of the engine is away, and others answer
     ├── CredentialRefused       OPERATOR the engine does not accept the credential
     ├── CommandForbidden        OPERATOR the credential may not run the command on the key
     ├── WrongNode               OPERATOR another node of a cluster has the key
@@ -34,6 +35,8 @@ class Reaction(Enum):
 
     AWAY = "away"
     """Nothing is known of the call, and the engine may come back by itself."""
+    NODE = "node"
+    """Nothing is known of these names, and the engine serves those of its other nodes."""
     OPERATOR = "operator"
     """The engine answers, and refuses until somebody changes a setting: probe slowly, and alarm."""
     VALUE = "value"
@@ -80,6 +83,12 @@ class EngineClosed(RemoteError):
 
 class EngineFaulty(RemoteError):
     """The engine or a library of it raised an error of no class of these."""
+
+
+class NodeAway(RemoteError):
+    """The node that has the names does not answer, and other nodes of the engine do."""
+
+    reaction = Reaction.NODE
 
 
 class CredentialRefused(RemoteError):

@@ -184,7 +184,7 @@ class RemoteStore:
             clock,
             seconds=settings.timeout_seconds,
             tick=self._tick,
-            check=self._removals.check,
+            check=self._removals.check_oldest,
             bad=self._page_names.bad,
         )
         self._refreshes = Refreshes(
@@ -217,7 +217,7 @@ class RemoteStore:
         )
 
     def _start(self) -> None:
-        self._failures = 0
+        self._breaks = 0
         self._revised: Callable[[bytes], None] = lambda _: None
         self._corruption = CorruptionLimit(self._clock)
         # The attribute changes: the store's user sets it after this.
@@ -429,6 +429,7 @@ class RemoteStore:
         """Returns the counts and the state of this host's side."""
         counters = self._counters
         pages = counters.page_counters()
+        nodes = self._engine.nodes()
         with counters.mutex:
             return RemoteUse(
                 state=self.state,
@@ -449,6 +450,8 @@ class RemoteStore:
                 queue_bytes=self._queue.queued_bytes,
                 clock_skew=self._upkeep.skew,
                 latency=self._worth.latency,
+                node_count=nodes.total,
+                nodes_away=nodes.away,
                 writes_stopped=self._writer.faults.are_many,
             )
 
@@ -574,13 +577,14 @@ class RemoteStore:
         self._writer.drop_old()
         for namespace in self._corruption.due():
             self.remove_namespace(namespace, lambda _: None)
-        failures = self._breaker.failure_count
-        # A connection that broke may lead to an engine that forgot a removal.
-        if failures != self._failures and not self._breaker.is_open:
-            self._failures = failures
+        if self._breaker.is_open:
+            return
+        # A connection that broke, and a node that answers again, may have forgotten a removal.
+        breaks = self._breaker.failure_count + self._engine.nodes().changes
+        if breaks != self._breaks:
+            self._breaks = breaks
             self._removals.check()
-        if not self._breaker.is_open:
-            self._watch.step()
+        self._watch.step()
 
     @staticmethod
     def _call(function: Callable[[T], None], value: T) -> None:

@@ -31,7 +31,7 @@ class Refusal(StrEnum):
     QUEUE = "queue"
     """The queue, or the namespace's half of it, was full."""
     AWAY = "away"
-    """The engine is away, or failed during the write."""
+    """The engine or the page's node is away, or failed during the write."""
     OFF = "off"
     """Writes are off: by a setting, or since this host found many corrupt pages."""
     OLD = "old"
@@ -93,5 +93,9 @@ class RemoteUse(NamedTuple):
     """Pages that wait to be written."""
     clock_skew: float = 0.0
     latency: float = 0.0
+    node_count: int = 1
+    """Nodes of the engine, as far as it is known: 1 for a single server."""
+    nodes_away: tuple[str, ...] = ()
+    """Addresses of the nodes that do not answer, whose pages are misses."""
     writes_stopped: bool = False
     """This host writes no more pages since it found many corrupt ones: an alarm."""

@@ -147,7 +147,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, part) if part.end else match
+                return self._with_tier_3(match, part, options) if part.end else match
 
     def acquire(
         self,
@@ -200,7 +200,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, part) if part.end else match, grant
+                return self._with_tier_3(match, part, options) if part.end else match, grant
 
     def prefetch(
         self, who: Caller | Identity, namespace_id: bytes, sequence: Sequence
@@ -212,6 +212,16 @@ class Matching:
         """
         self._leases.require_open()
         return self._tier3.loader.prefetch(who, namespace_id, sequence)
+
+    def _with_tier_3(self, match: Match, part: DiskPart, options: MatchOptions) -> Match:
+        """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""
+        matched = match.matched_token_count
+        self._tier3.loader.note_match(part, matched, options.prefill_tokens_per_second)
+        return match._replace(
+            tier_3_token_count=max(part.end - matched, 0),
+            tier_3_loaded_token_count=part.loaded(matched),
+            remote_loaded_token_count=part.shared_loaded(matched),
+        )
 
     def _bring(
         self,
@@ -352,13 +362,3 @@ class Matching:
                 page_position=page.page_position,
                 **fields,
             )
-
-
-def _with_tier_3(match: Match, part: DiskPart) -> Match:
-    """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""
-    matched = match.matched_token_count
-    return match._replace(
-        tier_3_token_count=max(part.end - matched, 0),
-        tier_3_loaded_token_count=part.loaded(matched),
-        remote_loaded_token_count=part.shared_loaded(matched),
-    )

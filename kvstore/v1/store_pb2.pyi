@@ -259,7 +259,7 @@ class Tier3Stats(_message.Message):
     def __init__(self, state: _Optional[_Union[Tier3Stats.State, str]] = ..., size_bytes: _Optional[int] = ..., page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., written_page_count: _Optional[int] = ..., refused_page_count: _Optional[int] = ..., read_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., unreadable_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., recovered_page_count: _Optional[int] = ..., torn_slot_count: _Optional[int] = ...) -> None: ...
 
 class RemoteStats(_message.Message):
-    __slots__ = ("state", "address", "reason", "key_id", "write_policy", "hit_look_count", "partial_look_count", "missed_look_count", "skipped_look_count", "failed_look_count", "look_time", "read_page_count", "read_byte_count", "read_time", "written_page_count", "written_byte_count", "refused_pages", "rejected_pages", "away_count", "lost_revision_count", "forged_revision_count", "pending_removal_count", "queued_byte_count", "clock_skew_seconds", "look_seconds", "writes_stopped", "findings", "bytes_per_second", "declined_load_count", "load_count", "late_load_count")
+    __slots__ = ("state", "address", "reason", "key_id", "write_policy", "hit_look_count", "partial_look_count", "missed_look_count", "skipped_look_count", "failed_look_count", "look_time", "read_page_count", "read_byte_count", "read_time", "written_page_count", "written_byte_count", "refused_pages", "rejected_pages", "away_count", "lost_revision_count", "forged_revision_count", "pending_removal_count", "queued_byte_count", "clock_skew_seconds", "look_seconds", "writes_stopped", "findings", "bytes_per_second", "declined_load_count", "load_count", "late_load_count", "saved_prefill_time", "node_count", "nodes_away")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RemoteStats.State]
@@ -301,6 +301,9 @@ class RemoteStats(_message.Message):
     DECLINED_LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
     LATE_LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SAVED_PREFILL_TIME_FIELD_NUMBER: _ClassVar[int]
+    NODE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NODES_AWAY_FIELD_NUMBER: _ClassVar[int]
     state: RemoteStats.State
     address: str
     reason: str
@@ -332,7 +335,10 @@ class RemoteStats(_message.Message):
     declined_load_count: int
     load_count: int
     late_load_count: int
-    def __init__(self, state: _Optional[_Union[RemoteStats.State, str]] = ..., address: _Optional[str] = ..., reason: _Optional[str] = ..., key_id: _Optional[bytes] = ..., write_policy: _Optional[str] = ..., hit_look_count: _Optional[int] = ..., partial_look_count: _Optional[int] = ..., missed_look_count: _Optional[int] = ..., skipped_look_count: _Optional[int] = ..., failed_look_count: _Optional[int] = ..., look_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., read_page_count: _Optional[int] = ..., read_byte_count: _Optional[int] = ..., read_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., written_page_count: _Optional[int] = ..., written_byte_count: _Optional[int] = ..., refused_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., rejected_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., away_count: _Optional[int] = ..., lost_revision_count: _Optional[int] = ..., forged_revision_count: _Optional[int] = ..., pending_removal_count: _Optional[int] = ..., queued_byte_count: _Optional[int] = ..., clock_skew_seconds: _Optional[float] = ..., look_seconds: _Optional[float] = ..., writes_stopped: _Optional[bool] = ..., findings: _Optional[_Iterable[_Union[EngineFinding, _Mapping]]] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., load_count: _Optional[int] = ..., late_load_count: _Optional[int] = ...) -> None: ...
+    saved_prefill_time: _duration_pb2.Duration
+    node_count: int
+    nodes_away: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, state: _Optional[_Union[RemoteStats.State, str]] = ..., address: _Optional[str] = ..., reason: _Optional[str] = ..., key_id: _Optional[bytes] = ..., write_policy: _Optional[str] = ..., hit_look_count: _Optional[int] = ..., partial_look_count: _Optional[int] = ..., missed_look_count: _Optional[int] = ..., skipped_look_count: _Optional[int] = ..., failed_look_count: _Optional[int] = ..., look_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., read_page_count: _Optional[int] = ..., read_byte_count: _Optional[int] = ..., read_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., written_page_count: _Optional[int] = ..., written_byte_count: _Optional[int] = ..., refused_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., rejected_pages: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., away_count: _Optional[int] = ..., lost_revision_count: _Optional[int] = ..., forged_revision_count: _Optional[int] = ..., pending_removal_count: _Optional[int] = ..., queued_byte_count: _Optional[int] = ..., clock_skew_seconds: _Optional[float] = ..., look_seconds: _Optional[float] = ..., writes_stopped: _Optional[bool] = ..., findings: _Optional[_Iterable[_Union[EngineFinding, _Mapping]]] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., load_count: _Optional[int] = ..., late_load_count: _Optional[int] = ..., saved_prefill_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., node_count: _Optional[int] = ..., nodes_away: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReasonCount(_message.Message):
     __slots__ = ("reason", "count")

@@ -16,11 +16,13 @@ from kvstore.remote.errors import (
     CredentialRefused,
     DeadlinePassed,
     EngineUnreachable,
+    NodeAway,
     Reaction,
     RemoteError,
     ReplicasMissing,
     TryAgain,
 )
+from kvstore.remote.liveness.breaker import MOST_FAILURES
 from kvstore.remote.valkey.cluster.cluster_engine import ClusterEngine
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.valkey_groups import (
@@ -107,7 +109,7 @@ def failure(call: Callable[[], object]) -> RemoteError | None:
 def works(call: Callable[[], object]) -> bool:
     """Returns whether a call raises no error; one that it raises has to call for waiting."""
     error = failure(call)
-    assert error is None or error.reaction is Reaction.AWAY
+    assert error is None or error.reaction in {Reaction.AWAY, Reaction.NODE}
     return error is None
 
 
@@ -138,39 +140,46 @@ def test_a_dead_primary_costs_its_own_names_alone(folder: Path) -> None:
         ]
         told = put(engine, names)
         assert [each is None for each in told] == expected
-        assert {each.reaction for each in told if each is not None} == {Reaction.AWAY}
-        for call in (
-            lambda: engine.exists_many(theirs, soon()),
-            lambda: get(engine, theirs),
-            lambda: put(engine, theirs),
+        assert {type(each) for each in told if each is not None} == {NodeAway}
+        assert not any(engine.exists_many(theirs, soon()))
+        assert set(get(engine, theirs)) == {ReadResult.AWAY}
+        assert {type(each) for each in put(engine, theirs)} == {NodeAway}
+        alone: list[Callable[[], object]] = [
             lambda: engine.control(theirs[0], soon()),
-        ):
-            assert not works(call)
-        assert not works(lambda: engine.delete_many(names, soon()))
+            lambda: engine.delete_many(names, soon()),
+            lambda: engine.refresh_many(names, [LIFE_MS] * len(names), soon()),
+        ]
+        for call in alone:
+            with pytest.raises(NodeAway):
+                call()
         assert not any(engine.exists_many(others, soon()))
         engine.ping(soon())
+        assert engine.nodes()[:2] == (3, (f"127.0.0.1:{dead.port}",))
+        changes = engine.nodes().changes
         dead.start()
-        wait_until(lambda: works(lambda: engine.exists_many(theirs, soon())), "the node")
+        wait_until(lambda: works(lambda: engine.control(theirs[0], soon())), "the node")
+        assert engine.nodes()[:2] == (3, ())
+        assert engine.nodes().changes > changes
         wait_until(lambda: not any(put(engine, names)), "writes to all nodes")
         engine.close()
 
 
 def test_a_hung_primary_costs_few_deadlines(cluster: ValkeyCluster, engine: ClusterEngine) -> None:
-    """Others' names are told at the deadline at first, and at once after three of them."""
+    """Others' names are told at the deadline at first, and at once after some of them."""
     names = fresh_names(60)
     assert not any(put(engine, names))
     hung = cluster.primary_of(names[0])
     theirs, others = split(cluster, names, hung)
     hung.process.stop()
-    for _ in range(3):
-        found = engine.exists_many(names, monotonic() + 0.3)
+    for _ in range(MOST_FAILURES):
+        found = engine.exists_many(names, monotonic() + 1.0)
         assert [name for name, there in zip(names, found, strict=True) if there] == others
     start = monotonic()
     for _ in range(5):
         engine.exists_many(names, start + GENEROUS)
         get(engine, names, start + GENEROUS)
     assert monotonic() - start < GENEROUS / 2
-    wait_until(lambda: works(lambda: engine.exists_many(theirs, monotonic() + 1)), "a replica")
+    wait_until(lambda: all(engine.exists_many(theirs, monotonic() + 1)), "a replica")
     hung.process.resume()
     cluster.wait_until_whole()
     assert engine.exists_many(others, soon()) == [True] * len(others)
@@ -203,50 +212,72 @@ def test_slots_that_move_are_followed(cluster: ValkeyCluster, engine: ClusterEng
     assert not any(put(engine, names))
     old = cluster.primary_of(names[0])
     new = next(node for node in cluster.primaries() if node is not old)
-    _begin_move(names[0], old, new)
-    _move(names[:4], old, new)
+    cluster.begin_move(names[0], old, new)
+    cluster.move(names[:4], old, new)
     # Half of the names moved: those are asked for elsewhere, which only the nodes can tell.
-    found = engine.exists_many(names, soon())
-    assert found[4:] == [True] * 4
-    refused = [each for each in put(engine, names) if each is not None]
-    assert {type(each) for each in refused} == {TryAgain}
-    _move(names[4:], old, new)
-    _finish(cluster, names[0], new)
-    wait_until(lambda: not any(put(engine, names)), "writes to the new node")
     assert engine.exists_many(names, soon()) == [True] * 8
-    assert engine.set_control(b"kvr/{moving}", b"x", LIFE_MS, soon(), only_if_absent=True)
+    assert get(engine, names) == [ReadResult.READ] * 8
+    assert put(engine, names) == [None] * 8
+    engine.refresh_many(names, [2 * LIFE_MS] * 8, soon())
+    # It is on neither node, so the old one asks for it at the new one.
+    control = b"kvr/{moving}"
+    assert engine.set_control(control, b"x", LIFE_MS, soon(), only_if_absent=True)
+    assert engine.control(control, soon()) == b"x"
+    cluster.move(names[4:], old, new)
+    cluster.finish_move(names[0], new)
+    # The engine's map is of before.
+    assert get(engine, names) == [ReadResult.READ] * 8
+    assert put(engine, names) == [None] * 8
+    assert engine.exists_many(names, soon()) == [True] * 8
+    assert engine.control(control, soon()) == b"x"
     engine.delete_many(names, soon())
     assert not any(engine.exists_many(names, soon()))
 
 
-def _begin_move(name: bytes, old: ValkeyServer, new: ValkeyServer) -> None:
-    """Begins to move the slot of a name."""
-    slot = old.admin("CLUSTER", "KEYSLOT", name)
-    assert isinstance(slot, int)
-    new.admin("CLUSTER", "SETSLOT", slot, "IMPORTING", old.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]  # bytes
-    old.admin("CLUSTER", "SETSLOT", slot, "MIGRATING", new.admin("CLUSTER", "MYID"))  # type: ignore[arg-type]  # bytes
+def test_a_moved_slot_is_followed_by_each_call(cluster: ValkeyCluster) -> None:
+    """By the first call of an engine that has not heard of it, which loses no name."""
+    names = [b"kv1/{gone}/%d" % at for at in range(6)]
+    others = fresh_names(30)
+    mixed = [each for pair in zip(others, names * 5, strict=True) for each in pair][:12]
+    calls: list[Callable[[ClusterEngine], object]] = [
+        lambda engine: get(engine, mixed),
+        lambda engine: [ReadResult.READ if each is None else each for each in put(engine, mixed)],
+        lambda engine: [
+            ReadResult.READ if each else each for each in engine.exists_many(mixed, soon())
+        ],
+    ]
+    for call in calls:
+        engine = cluster.engine()
+        assert not any(put(engine, [*names, *others]))
+        old = cluster.primary_of(names[0])
+        new = next(node for node in cluster.primaries() if node is not old)
+        cluster.begin_move(names[0], old, new)
+        cluster.move(names, old, new)
+        cluster.finish_move(names[0], new)
+        assert call(engine) == [ReadResult.READ] * len(mixed)
+        engine.close()
 
 
-def _move(names: Sequence[bytes], old: ValkeyServer, new: ValkeyServer) -> None:
-    """Moves values."""
-    old.admin(
-        *("MIGRATE", "127.0.0.1", new.port, "", 0, 10_000, "AUTH2", "admin"),
-        *(ValkeyCluster.password, "KEYS", *names),
-    )
-
-
-def _finish(cluster: ValkeyCluster, name: bytes, new: ValkeyServer) -> None:
-    """Gives the slot to its new node, as all nodes see it."""
-    slot = new.admin("CLUSTER", "KEYSLOT", name)
-    assert isinstance(slot, int)
-    identity = new.admin("CLUSTER", "MYID")
-    assert isinstance(identity, bytes)
-    for node in [new, *cluster.primaries()]:
-        node.admin("CLUSTER", "SETSLOT", slot, "NODE", identity)
-    wait_until(
-        lambda: all(cluster.primary_of(name, node) is new for node in cluster.primaries()),
-        "nodes that agree",
-    )
+def test_without_the_right_to_ask_a_name_on_its_way_is_a_miss(
+    cluster: ValkeyCluster, engine: ClusterEngine
+) -> None:
+    """No engine is away for that, and no operator is called."""
+    names = [b"kv1/{halfway}/%d" % at for at in range(4)]
+    assert not any(put(engine, names))
+    for node in cluster.nodes:
+        node.admin("ACL", "SETUSER", "kvstore", "-asking")
+    old = cluster.primary_of(names[0])
+    new = next(node for node in cluster.primaries() if node is not old)
+    cluster.begin_move(names[0], old, new)
+    cluster.move(names[:2], old, new)
+    assert engine.exists_many(names, soon()) == [False, False, True, True]
+    assert get(engine, names) == [ReadResult.AWAY] * 2 + [ReadResult.READ] * 2
+    assert [type(each) for each in put(engine, names)] == [TryAgain] * 2 + [type(None)] * 2
+    with pytest.raises(TryAgain):
+        engine.control(names[0], soon())
+    cluster.move(names[2:], old, new)
+    cluster.finish_move(names[0], new)
+    assert get(engine, names) == [ReadResult.READ] * 4
 
 
 def test_control_values_wait_for_replicas(cluster: ValkeyCluster) -> None:

@@ -12,11 +12,13 @@ import pytest
 from page_stores.numbered_pages import LIMIT, NAMESPACE, PAGE_BYTES, key
 from page_stores.remote_rig import wait_until
 
+from kvstore.remote.liveness.breaker import MOST_FAILURES
 from kvstore.remote.objects.folder_engine import FolderEngine
 from kvstore.remote.remote_use import Refusal
+from kvstore.remote.valkey.cluster.cluster_slots import slot_of_name
 from kvstore.storage.page_store import PageKey, PageWrite, StoreState
 from remote.engine_host import PATIENT, EngineHost
-from remote.valkey_groups import ValkeyCluster, ValkeySentinel
+from remote.valkey_groups import ValkeyCluster, ValkeySentinel, valkey_cluster
 from remote.valkey_server import PASSWORD, ValkeyServer, valkey_server
 
 
@@ -299,6 +301,70 @@ def test_a_dead_node_of_a_cluster_takes_its_shards_alone(folder: Path) -> None:
     finally:
         host.close()
         cluster.kill()
+
+
+def test_a_node_without_answers_closes_nothing_for_the_others(folder: Path) -> None:
+    """Calls that need it alone wait for it a few times, and the tier stays open."""
+    with valkey_cluster(folder) as cluster:
+        settings = replace(PATIENT, timeout_seconds=1.0, read_seconds=2.0)
+        host = EngineHost(cluster.engine, folder / "a", settings=settings)
+        try:
+            keys = [key(each)._replace(segment=key(each).digest) for each in range(60)]
+            assert _write_apart(host, keys) == [True] * 60
+            hung = cluster.nodes[0]
+            theirs = [each for each in keys if _node_of(cluster, host, each) is hung]
+            others = [each for each in keys if each not in theirs]
+            # Its replica must not take over.
+            cluster.replica_of(hung).kill()
+            hung.process.stop()
+            began = monotonic()
+            for _ in range(5):
+                assert [_finds_apart(host, each) for each in theirs] == [0] * len(theirs)
+            # Each look would take a second.
+            assert monotonic() - began < 2 * MOST_FAILURES * settings.timeout_seconds
+            assert [_finds_apart(host, each) for each in others] == [1] * len(others)
+            use = host.store.remote_use()
+            assert (use.state, use.breaker_opened) == (StoreState.OPEN, 0)
+            assert use.nodes_away == (f"127.0.0.1:{hung.port}",)
+            hung.process.resume()
+            wait_until(lambda: [_finds_apart(host, each) for each in keys] == [1] * 60)
+            assert host.store.remote_use().nodes_away == ()
+        finally:
+            host.close()
+
+
+def test_a_moved_slot_costs_no_page(folder: Path) -> None:
+    """Pages are found and written while their slot moves, and right after it."""
+    with valkey_cluster(folder, with_replicas=False) as cluster:
+        host = EngineHost(cluster.engine, folder / "a")
+        try:
+            numbers = range(8)
+            assert all(host.write(*numbers))
+            control = host.store._names.control(NAMESPACE, host.store._page_names.shard(key(0)))
+            old = cluster.primary_of(control)
+            names = old.admin("CLUSTER", "GETKEYSINSLOT", slot_of_name(control), 100)
+            assert isinstance(names, list)
+            new = next(node for node in cluster.nodes if node is not old)
+            cluster.begin_move(control, old, new)
+            cluster.move(names[: len(names) // 2], old, new)
+            assert host.look(*numbers) == len(numbers)
+            assert host.finds(*numbers) == list(numbers)
+            assert all(host.write(*range(8, 12)))
+            left = old.admin("CLUSTER", "GETKEYSINSLOT", slot_of_name(control), 100)
+            assert isinstance(left, list)
+            cluster.move(left, old, new)
+            cluster.finish_move(control, new)
+            assert host.finds(*range(12)) == list(range(12))
+            assert host.look(*range(12)) == 12
+            assert host.heard == []
+        finally:
+            host.close()
+
+
+def _node_of(cluster: ValkeyCluster, host: EngineHost, page: PageKey) -> ValkeyServer:
+    """Returns the primary that has a page's shard."""
+    shard = host.store._page_names.shard(page)
+    return cluster.primary_of(host.store._names.control(page.namespace, shard))
 
 
 def _finds_apart(host: EngineHost, page: PageKey) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 TOOLS = ["chromium", "promtool", "redis"]
-PARTS = ["test", "test-engines", "kernels", "test-routers"]
+PARTS = ["test", "test-benchmarks", "test-engines", "kernels", "test-routers"]
 # Replaces make: prints its target, and fails for the targets of the test.
 MAKE = """#!/bin/sh
 echo "made $1"

@@ -48,7 +48,16 @@ def set_up(clone: Path, *arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     "target",
     [
-        *("venv", "test", "test-fast", "test-engines", "test-routers", "docs", "lint"),
+        *(
+            "venv",
+            "test",
+            "test-fast",
+            "test-benchmarks",
+            "test-engines",
+            "test-routers",
+            "docs",
+            "lint",
+        ),
         *("bench", "bench-peers", "dist", "dist-test"),
     ],
 )

@@ -39,6 +39,8 @@ def remote_table(remote: store_pb2.RemoteStats) -> Table:
             f"{remote.load_count}, {remote.late_load_count}, {remote.declined_load_count}"
         ),
         "loads, MiB a second": f"{remote.bytes_per_second / MEBIBYTE:.0f}",
+        "prefill saved, s": f"{remote.saved_prefill_time.ToTimedelta().total_seconds():.1f}",
+        "nodes": _with(str(remote.node_count), _away(remote.nodes_away)),
         "times away": _with(str(remote.away_count), remote.reason),
         "removals not confirmed": remote.pending_removal_count,
     }
@@ -73,6 +75,11 @@ def is_alarm(remote: store_pb2.RemoteStats) -> bool:
 
 def _reasons(counts: Iterable[store_pb2.ReasonCount]) -> str:
     return ", ".join(f"{each.reason} {each.count}" for each in counts if each.count) or "0"
+
+
+def _away(nodes: Iterable[str]) -> str:
+    names = ", ".join(nodes)
+    return f"away: {names}" if names else ""
 
 
 def _with(word: str, reason: str) -> str:

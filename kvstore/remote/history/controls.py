@@ -1,12 +1,12 @@
 """Control values of shards: how revisions are read from an engine and written to it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, assert_never
 
 from kvstore.remote.engine import ReadResult
-from kvstore.remote.errors import Reaction, RemoteError
+from kvstore.remote.errors import NodeAway
 from kvstore.remote.liveness.engine_calls import EngineCalls
-from kvstore.remote.secret.names import SHARD_COUNT, RemoteNames
+from kvstore.remote.secret.names import RemoteNames
 from kvstore.remote.secret.revisions import CONTROL_BYTES, ForgedRevision, Revision, RevisionCodec
 
 # Control values outlive the pages that need them, which refresh them.
@@ -34,31 +34,22 @@ class Controls:
         self._calls = calls
         self._names = names
         self._codec = codec
-        self._away: frozenset[int] = frozenset()
 
     def read(
         self, namespace: bytes, shards: Sequence[int], deadline: float
     ) -> Mapping[int, Control]:
         """Returns the control value of each shard, in as few trips as the engine can.
 
-        Raises a ``RemoteError`` if no node answers that has one of them. A single one that was away
-        is asked for beside another one, which tells a node that is away from an engine.
+        Raises a ``RemoteError`` if no node of the engine answers.
         """
-        if len(shards) == 1 and not self._away:
-            [shard] = shards
-            try:
-                value = self._calls.control(self._names.control(namespace, shard), deadline)
-            except RemoteError as error:
-                if error.reaction is Reaction.AWAY:
-                    self._note_away([shard])
-                raise
-            return {shard: self._decoded(namespace, shard, value)}
-        asked = [*shards]
-        if len(shards) == 1:
-            asked.append((shards[0] + SHARD_COUNT // 2) % SHARD_COUNT)
-        found = self._read_many(namespace, asked, deadline)
-        self._note_away((shard for shard, each in found.items() if each.is_away), found)
-        return {shard: found[shard] for shard in shards}
+        if len(shards) != 1:
+            return self._read_many(namespace, shards, deadline)
+        [shard] = shards
+        try:
+            value = self._calls.control(self._names.control(namespace, shard), deadline)
+        except NodeAway:
+            return {shard: Control(is_away=True)}
+        return {shard: self._decoded(namespace, shard, value)}
 
     def write(self, namespace: bytes, shard: int, revision: Revision, deadline: float) -> None:
         """Writes a revision over whatever is there."""
@@ -99,10 +90,6 @@ class Controls:
             case ReadResult.AWAY:
                 return Control(is_away=True)
         assert_never(result)
-
-    def _note_away(self, away: Iterable[int], asked: Iterable[int] = ()) -> None:
-        """Remembers the shards that were away when they were asked for last."""
-        self._away = self._away.difference(asked).union(away)
 
     def _decoded(self, namespace: bytes, shard: int, value: bytes | None) -> Control:
         if value is None:

@@ -26,6 +26,8 @@ class NamespaceRecord:
         self.known: dict[int, Revision] = dict(entry.known)
         self.live: set[int] = set()
         self.removed_at = entry.removed_at
+        self.compared_at = 0.0
+        """The last time, by the store's clock, at which all shards were compared."""
         self.epoch = 0
         """Grows with each removal by this host, and when it hears of one by another host."""
         self.is_owed = entry.is_owed

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
+from heapq import nsmallest
 from threading import Thread
 from typing import Final
 
@@ -26,6 +27,9 @@ HALVES: Final = (ALL_SHARDS[: SHARD_COUNT // 2], ALL_SHARDS[SHARD_COUNT // 2 :])
 CLOSE_SECONDS: Final = 5.0
 # Removals that a check forgets at most, each of which it writes to a file.
 MOST_OVER: Final = 64
+# Namespaces that are compared each minute without a reason to doubt them. Each takes 64 values, in
+# one call. A failure is a reason, and so is any use: these compare at once, whatever the number.
+MOST_A_MINUTE: Final = 256
 
 
 class Outdone(Exception):
@@ -96,17 +100,34 @@ class RemoteRemovals:
                 each.is_unsure = True
 
     def check(self) -> None:
-        """Compares with the engine the removals of this host that it may have forgotten."""
+        """Compares with the engine the removals of this host, any of which it may have forgotten.
+
+        Call it after a failure. All of them are compared, by the threads, one after another.
+        """
         with self._namespaces.mutex:
-            wanted = [*self._namespaces.removed(), *self._namespaces.hidden()]
-            over = [each for each in wanted if each.removed_at]
-            over = [each for each in over if self._journal.is_over(each.removed_at)][:MOST_OVER]
+            removed = self._namespaces.removed()
+        self._check(removed)
+
+    def check_oldest(self) -> None:
+        """Compares the removals that were not compared for the longest time. Call it each minute.
+
+        A host's removals within the life of its pages have no bound, so these have one.
+        """
+        with self._namespaces.mutex:
+            removed = self._namespaces.removed()
+            oldest = nsmallest(MOST_A_MINUTE, removed, key=lambda each: each.compared_at)
+            over = [each for each in removed if self._journal.is_over(each.removed_at)][:MOST_OVER]
             for each in over:
                 each.removed_at = 0.0
         for each in over:
             self._namespaces.save(each)
+        self._check(oldest)
+
+    def _check(self, removed: Iterable[NamespaceRecord]) -> None:
+        with self._namespaces.mutex:
+            hidden = self._namespaces.hidden()
         self._due.wake()
-        for each in wanted:
+        for each in [*removed, *hidden]:
             self._due.add(each.digest)
 
     def close(self) -> None:
@@ -168,6 +189,7 @@ class RemoteRemovals:
             raise Outdone("another host removed pages of the namespace at the same time")
         with self._namespaces.mutex:
             record.removed_at = self._journal.now()
+            record.compared_at = self._clock()
             record.unheard += Age.LATER in ages
             if record.is_unheard:
                 # The listener may have read the revisions before these were written. Counted up,
@@ -259,6 +281,7 @@ class RemoteRemovals:
         }
         with self._namespaces.mutex:
             record.is_unsure = False
+            record.compared_at = self._clock()
             if is_crossed or Age.FORKED in ages:
                 record.epoch += 1
                 record.is_owed = True

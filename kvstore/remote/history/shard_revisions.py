@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from kvstore.remote.errors import NodeAway
 from kvstore.remote.history.controls import Control, Controls
 from kvstore.remote.history.remote_namespaces import NamespaceRecord, RemoteNamespaces
 from kvstore.remote.secret.revisions import Age, Revision, RevisionCodec
@@ -49,10 +50,13 @@ class ShardRevisions:
         """Reads the revisions of shards, which this host has heard of. Raises a ``RemoteError``.
 
         Leaves out shards on a node that is away, and those without a revision if none may be made.
+        Raises ``NodeAway`` if the nodes of all shards are away.
         Returns None if pages were removed since ``epoch``, or if the engine shows a removal that
         this host has not heard of, or one too few.
         """
         seen = dict(self._controls.read(record.digest, shards, deadline))
+        if seen and all(each.is_away for each in seen.values()):
+            raise NodeAway(f"the nodes of all {len(seen)} shards are away")
         for shard, control in seen.items():
             if control.revision is None and self._writes and not control.is_away:
                 seen[shard] = self._replaced(record, shard, control, deadline)

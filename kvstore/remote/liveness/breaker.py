@@ -25,13 +25,13 @@ REFUSED_SECONDS: Final = 5.0
 
 
 class Breaker:
-    """Open while the engine is away; every call is refused then. Thread-safe.
+    """Open while an engine, or one ``node`` of it, is away; calls are refused then. Thread-safe.
 
     ``opened`` is called when the engine went away, and ``closed`` when it came back, each on the
     thread that noticed it and without a lock.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, node: str = "") -> None:
         self.opened: Callable[[], None] = lambda: None
         self.closed: Callable[[], None] = lambda: None
         self.opened_count = 0
@@ -40,6 +40,8 @@ class Breaker:
         self.is_open = False
         self.needs_operator = False
         """The engine answers, and refuses until somebody changes a setting."""
+        self._log = log.bind(node=node) if node else log
+        self._is_of_node = bool(node)
         self._clock = clock
         self._changed = Condition()
         self._outcomes: deque[bool] = deque(maxlen=WINDOW_CALLS)
@@ -53,8 +55,11 @@ class Breaker:
             self._outcomes.append(True)
 
     def fail(self, error: RemoteError, began: float) -> None:
-        """Notes that a call which began at a time failed. A refused value is an answer."""
-        if error.reaction is Reaction.VALUE or isinstance(error, EngineClosed):
+        """Notes that a call which began at a time failed.
+
+        A refused value is an answer, and a node that is away is no failure of its engine.
+        """
+        if error.reaction in {Reaction.VALUE, Reaction.NODE} or isinstance(error, EngineClosed):
             return
         with self._changed:
             if self.is_open or began < self._last_failure:
@@ -69,8 +74,8 @@ class Breaker:
             self.opened_count += 1
             self.why = f"{type(error).__name__}: {error}"
             self._changed.notify_all()
-        write = log.error if by_operator else log.warning
-        write("remote_engine_away", why=self.why)
+        write = self._log.error if by_operator else self._log.warning
+        write("remote_node_away" if self._is_of_node else "remote_engine_away", why=self.why)
         self.opened()
 
     def refuse(self, error: RemoteError, *, of_page: bool) -> None:
@@ -96,7 +101,7 @@ class Breaker:
         with self._changed:
             self._outcomes.clear()
             self.is_open = self.needs_operator = False
-        log.info("remote_engine_back")
+        self._log.info("remote_node_back" if self._is_of_node else "remote_engine_back")
         self.closed()
 
     def note(self, error: RemoteError) -> None:

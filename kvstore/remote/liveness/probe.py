@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from kvstore.remote.engine import ReadResult
-from kvstore.remote.errors import EngineRefused, Reaction, RemoteError
+from kvstore.remote.errors import EngineRefused, NodeAway, Reaction, RemoteError
 from kvstore.remote.liveness.breaker import Breaker
 from kvstore.remote.liveness.engine_calls import EngineCalls
 from kvstore.remote.secret.names import RemoteNames
@@ -29,6 +29,8 @@ JITTER: Final = 0.5
 CANARY_LIFE_MS: Final = 60_000
 CLOSE_SECONDS: Final = 5.0
 _MARK_BYTES: Final = 8
+# Names that a probe tries: the node of the first ones may be away while others answer.
+MOST_NAMES: Final = 8
 # Its own: threads must not draw from the numbers of others.
 _RANDOM: Final = random.Random()  # noqa: S311  # no secret
 
@@ -90,11 +92,23 @@ class Probe:
 
     def _try(self) -> None:
         """Writes and reads the canary; raises a ``RemoteError`` if that fails."""
+        refused: RemoteError = NodeAway("no node answers")
+        for _ in range(MOST_NAMES):
+            try:
+                self._pass(self._names.canary(os.urandom(_MARK_BYTES)))
+            except NodeAway as error:
+                refused = error
+            else:
+                return
+        raise refused
+
+    def _pass(self, name: bytes) -> None:
+        """Writes and reads the canary on the node of a name."""
         sent, got = memoryview(os.urandom(self._bytes)), memoryview(bytearray(self._bytes))
-        # Another name each time: any node may be the one that answers.
-        name = self._names.canary(os.urandom(_MARK_BYTES))
         is_written = self._writes and self._write(name, sent)
         [result] = self._calls.get_many([name], [got], self._clock() + self._seconds)
+        if result is ReadResult.AWAY:
+            raise NodeAway("the node of the canary is away")
         if is_written and (result is not ReadResult.READ or got != sent):
             raise CanaryLost(f"a value of {self._bytes} bytes is {result.value} after its write")
 
@@ -105,7 +119,7 @@ class Probe:
             [error] = self._calls.put_many([name], [sent], [CANARY_LIFE_MS], deadline)
         except RemoteError as raised:
             error = raised
-        if error is not None and error.reaction is Reaction.AWAY:
+        if error is not None and error.reaction in {Reaction.AWAY, Reaction.NODE}:
             raise error
         return error is None
 

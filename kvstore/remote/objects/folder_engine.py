@@ -19,6 +19,7 @@ from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.engine import (
     MOST_CONTROL_BYTES,
     EngineCapabilities,
+    EngineNodes,
     ReadResult,
     require_lives,
 )
@@ -149,6 +150,10 @@ class FolderEngine:
             obstore.put(self._store, _CLOCK, b"", use_multipart=False)
             written = obstore.head(self._store, _CLOCK)["last_modified"]
         return int(written.timestamp() * 1000)
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Returns if the folder is the one that was opened."""

@@ -22,6 +22,7 @@ from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.engine import (
     MOST_CONTROL_BYTES,
     EngineCapabilities,
+    EngineNodes,
     ReadResult,
     require_lives,
 )
@@ -185,6 +186,10 @@ class S3Engine:
     def time_ms(self, deadline: float) -> int:
         """Returns the time, in whole seconds, that the server gives an object written now."""
         return self._result(self._time_ms(), deadline)
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Asks for an object that need not exist."""

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.connection_pool import ConnectionPool
-from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
+from kvstore.remote.engine import EngineCapabilities, EngineNodes, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, RemoteError, ReplyMalformed
 from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.process.helper_process import HelperCommand, HelperProcess, HelperStarts
@@ -114,6 +114,10 @@ class ProcessEngine:
     def time_ms(self, deadline: float) -> int:
         """Asks the helper."""
         return int(str(self._call(deadline, "time_ms")))
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Waits for a helper to start if none runs."""

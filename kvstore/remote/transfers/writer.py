@@ -32,6 +32,7 @@ BYTES_A_BATCH: Final = 8 << 20
 MOST_FAULTS: Final = 3
 FAULT_SECONDS: Final = 3600.0
 CLOSE_SECONDS: Final = 10.0
+_AWAY: Final = frozenset({Reaction.AWAY, Reaction.NODE})
 
 
 # A page, and None once it is stored, or the reason why it is not.
@@ -146,7 +147,7 @@ class Writer:
                     self._end(each, outcome)
             except RemoteError as error:
                 staging.drop()
-                if error.reaction is not Reaction.AWAY:
+                if error.reaction not in _AWAY:
                     reason = Refusal.ENGINE
                 log.debug("remote_write_failed", why=f"{type(error).__name__}: {error}")
             except Exception:
@@ -246,7 +247,7 @@ class Writer:
         outcomes = self._calls.put_many(names, [value for _, value in sealed], lives, deadline)
         for (each, _), error in zip(sealed, outcomes, strict=True):
             if error is not None:
-                is_away = error.reaction is Reaction.AWAY
+                is_away = error.reaction in _AWAY
                 yield each.write, Refusal.AWAY if is_away else Refusal.ENGINE
             elif not self._is_current(record, epoch):
                 yield each.write, Refusal.REVISION

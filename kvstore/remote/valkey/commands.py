@@ -11,8 +11,8 @@ from kvstore.remote.valkey.resp import RespConnection, encoded
 
 # The rights of the user that kvstore needs: `user kvstore on >PASSWORD` and these rules.
 ACL_RULES: Final = (
-    "~kv1/* ~kvr/* resetchannels -@all +cluster|slots +exists +get +pexpireat +ping +role +set "
-    "+time +unlink +wait"
+    "~kv1/* ~kvr/* resetchannels -@all +asking +cluster|slots +exists +get +pexpireat +ping +role "
+    "+set +time +unlink +wait"
 )
 # More requests ahead than two bring nothing where they were measured.
 REQUESTS_AHEAD: Final = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kvstore.remote.connection_pool import ConnectionPool
-from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
+from kvstore.remote.engine import EngineCapabilities, EngineNodes, ReadResult, require_lives
 from kvstore.remote.errors import RemoteError
 from kvstore.remote.finding import EngineFinding
 from kvstore.remote.valkey.address import EngineAddress, SentinelAddress
@@ -41,6 +41,8 @@ CAPABILITIES: Final = EngineCapabilities(
 # More connections than two bring nothing where they were measured.
 CONNECTION_COUNT: Final = 2
 CONNECT_SECONDS: Final = 0.25
+# As the default of the setting `remote_timeout`.
+USUAL_SECONDS: Final = 0.3
 
 
 class ValkeyEngine:
@@ -169,6 +171,10 @@ class ValkeyEngine:
         """Reads the engine's clock."""
         with self._connection(deadline) as connection:
             return read_clock(connection)
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Waits for an attempt to connect if there is no connection."""

@@ -42,6 +42,7 @@ def remote_message(
     message.load_count = use.loads.load_count
     message.late_load_count = use.loads.late_count
     message.declined_load_count = use.loads.declined_count
+    message.saved_prefill_time.CopyFrom(duration(use.loads.saved_prefill_seconds))
     return message
 
 
@@ -68,6 +69,8 @@ def _count(message: store_pb2.RemoteStats, use: RemoteUse) -> None:
     message.clock_skew_seconds = use.clock_skew
     message.look_seconds = use.latency
     message.writes_stopped = use.writes_stopped
+    message.node_count = use.node_count
+    message.nodes_away.extend(use.nodes_away)
 
 
 def _describe(message: store_pb2.RemoteStats, about: RemoteFacts) -> None:

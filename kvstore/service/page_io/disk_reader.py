@@ -92,6 +92,20 @@ class Loader:
                 _repeat(self._groups.bring, call)
         return call.part()
 
+    def note_match(self, part: DiskPart, matched: int, speed: int) -> None:
+        """Records which page stores saved a caller the prefill of tokens of a match.
+
+        ``part`` is what ``load`` returned. A caller without a stated ``speed`` in tokens a second
+        counts for nothing.
+        """
+        if speed <= 0:
+            return
+        shared = part.shared_loaded(matched)
+        for each in self._sources.values():
+            tokens = shared if each.is_shared else part.loaded(matched) - shared
+            if tokens:
+                each.note_saved(tokens, speed)
+
     def prefetch(
         self, caller: Caller | Identity, namespace_id: bytes, sequence: Sequence
     ) -> Prefetched:

@@ -33,7 +33,9 @@ class LoadUse(NamedTuple):
     ``late_count`` are the calls that stopped waiting, and ``declined_count`` the loads and looks
     that were not worth their time. ``seconds`` is the sum over loads. ``bandwidth`` is the recent
     one in bytes a second, 0 before the first load. ``look_seconds`` is the mean of recent looks,
-    and ``late_look_count`` are those that were given up.
+    and ``late_look_count`` are those that were given up. ``saved_prefill_seconds`` is the time in
+    which callers would have computed the tokens that were loaded for their matches, each at its
+    stated speed. The wait for the loads is in it.
     """
 
     load_count: int = 0
@@ -45,6 +47,7 @@ class LoadUse(NamedTuple):
     look_count: int = 0
     late_look_count: int = 0
     look_seconds: float = 0.0
+    saved_prefill_seconds: float = 0.0
 
 
 @dataclass
@@ -58,6 +61,7 @@ class _Counts:
     seconds: float = 0.0
     looks: int = 0
     late_looks: int = 0
+    saved_prefill_seconds: float = 0.0
 
 
 class LoadSource:
@@ -172,6 +176,11 @@ class LoadSource:
         with self._mutex:
             self._counts.late += 1
 
+    def note_saved(self, tokens: int, speed: int) -> None:
+        """Records the tokens of a match that its pages gave, for a caller of a speed."""
+        with self._mutex:
+            self._counts.saved_prefill_seconds += tokens / speed
+
     def use(self) -> LoadUse:
         """Returns the figures by now."""
         with self._mutex:
@@ -186,4 +195,5 @@ class LoadSource:
                 counts.looks,
                 counts.late_looks,
                 decision.look_seconds,
+                counts.saved_prefill_seconds,
             )

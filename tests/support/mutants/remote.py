@@ -164,9 +164,16 @@ REMOTE_MUTANTS = [
     Mutant(
         "ping-is-a-probe",
         "kvstore.remote.liveness.probe",
-        "Probe._try",
+        "Probe._pass",
         "is_written = self._writes and self._write(name, sent)",
         "return self._calls.time_ms(self._clock() + self._seconds)",
+    ),
+    Mutant(
+        "one-node-closes-all",
+        "kvstore.remote.liveness.breaker",
+        "Breaker.fail",
+        "error.reaction in {Reaction.VALUE, Reaction.NODE}",
+        "error.reaction in {Reaction.VALUE}",
     ),
     Mutant(
         "each-late-thread-counts",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 from time import monotonic
 
-from kvstore.remote.engine import EngineCapabilities, ReadResult, require_lives
+from kvstore.remote.engine import EngineCapabilities, EngineNodes, ReadResult, require_lives
 from kvstore.remote.errors import DeadlinePassed, EngineClosed, EngineFull, RemoteError
 from kvstore.remote.finding import EngineFinding
 
@@ -156,6 +156,10 @@ class MemoryEngine:
         """Returns the engine's clock."""
         self._begin("time_ms", deadline)
         return self._now_ms()
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Returns unless a fault keeps the engine from it."""

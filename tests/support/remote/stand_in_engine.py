@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from kvstore.remote.engine import EngineCapabilities, ReadResult
+from kvstore.remote.engine import EngineCapabilities, EngineNodes, ReadResult
 from kvstore.remote.errors import EngineRefused, RemoteError
 from kvstore.remote.finding import EngineFinding
 
@@ -111,6 +111,10 @@ class StandInEngine:
         del deadline
         self._begin()
         return int(time.time() * 1000)
+
+    def nodes(self) -> EngineNodes:
+        """Has one node."""
+        return EngineNodes()
 
     def ping(self, deadline: float) -> None:
         """Answers."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,6 +106,26 @@ class ValkeyCluster:
         """Returns the replica that a primary had at first, or the primary of a replica."""
         place = self.nodes.index(primary)
         return self.nodes[(place + self._size) % len(self.nodes)]
+
+    def begin_move(self, name: bytes, old: ValkeyServer, new: ValkeyServer) -> None:
+        """Begins to move the slot of a name to another primary."""
+        slot = slot_of_name(name)
+        new.admin("CLUSTER", "SETSLOT", slot, "IMPORTING", _identity(old))
+        old.admin("CLUSTER", "SETSLOT", slot, "MIGRATING", _identity(new))
+
+    def move(self, names: Sequence[bytes], old: ValkeyServer, new: ValkeyServer) -> None:
+        """Moves values of a slot on its way."""
+        place = "127.0.0.1", new.port, "", 0, 10_000
+        old.admin("MIGRATE", *place, "AUTH2", "admin", PASSWORD, "KEYS", *names)
+
+    def finish_move(self, name: bytes, new: ValkeyServer) -> None:
+        """Gives the slot of a name to its new primary, as all primaries see it."""
+        for node in [new, *self.primaries()]:
+            node.admin("CLUSTER", "SETSLOT", slot_of_name(name), "NODE", _identity(new))
+        wait_until(
+            lambda: all(self.primary_of(name, node) is new for node in self.primaries()),
+            "nodes that agree",
+        )
 
     def wait_until_whole(self) -> None:
         """Waits until every running node has all slots and every replica follows its primary."""
@@ -315,6 +335,12 @@ def _bytes(answer: object) -> bytes:
     if isinstance(answer, bytes):
         return answer
     return repr(answer).encode()
+
+
+def _identity(server: ValkeyServer) -> str:
+    identity = server.admin("CLUSTER", "MYID")
+    assert isinstance(identity, bytes)
+    return identity.decode()
 
 
 def _replicate(replica: ValkeyServer, primary: ValkeyServer) -> None:

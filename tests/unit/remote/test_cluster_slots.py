@@ -1,4 +1,4 @@
-"""The slots of a cluster: names, CLUSTER SLOTS, and MOVED."""
+"""The slots of a cluster: names, CLUSTER SLOTS, MOVED and ASK."""
 
 import pytest
 from hypothesis import given
@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 from kvstore.remote.secret.names import slot_of
 from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.cluster.cluster_slots import (
+    Redirection,
     UnusableSlots,
-    moved_slot,
     parsed_slots,
+    redirection,
     slot_of_name,
 )
 
 ASKED = EngineAddress(None, "asked", 7000, is_tls=True)
+
+
+def _node(host: str) -> EngineAddress:
+    return EngineAddress(None, host, 7001, is_tls=True)
 
 
 @pytest.mark.parametrize(
@@ -70,16 +75,17 @@ def test_any_other_reply_is_refused(reply: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "moved"),
+    ("message", "found"),
     [
-        ("MOVED 12 host:7001", (12, EngineAddress(None, "host", 7001, is_tls=True))),
-        ("MOVED 12 :7001", (12, EngineAddress(None, "asked", 7001, is_tls=True))),
-        ("MOVED 12 ::1:7001", (12, EngineAddress(None, "::1", 7001, is_tls=True))),
+        ("MOVED 12 host:7001", Redirection(12, _node("host"), is_ask=False)),
+        ("MOVED 12 :7001", Redirection(12, _node("asked"), is_ask=False)),
+        ("MOVED 12 ::1:7001", Redirection(12, _node("::1"), is_ask=False)),
+        ("ASK 12 host:7001", Redirection(12, _node("host"), is_ask=True)),
         ("MOVED 16384 host:7001", None),
-        ("ASK 12 host:7001", None),
+        ("ASKING 12 host:7001", None),
         ("CROSSSLOT Keys in request don't hash to the same slot", None),
     ],
 )
-def test_a_moved_slot_has_a_new_node(message: str, moved: object) -> None:
+def test_a_redirection_names_a_node(message: str, found: object) -> None:
     """Other errors name none."""
-    assert moved_slot(message, ASKED) == moved
+    assert redirection(message, ASKED) == found

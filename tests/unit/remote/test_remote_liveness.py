@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,7 @@ from kvstore.remote.remote_use import LookAnswer, Refusal
 from kvstore.storage.page_store import PageKey, PageWrite, Presence, StoreState
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
-from remote.dead_node import kill_node
+from remote.dead_node import DeadNode
 from remote.hosts import RemoteHost
 
 MUTANTS = {each.name: each for each in REMOTE_MUTANTS}
@@ -445,7 +446,7 @@ def test_a_node_that_is_away_ends_paths_at_its_shards(host: RemoteHost) -> None:
     dead = set(range(21))
     name = host.store._names.control
     tags = {name(NAMESPACE, each).split(b"/", 1)[1] for each in dead}
-    kill_node(host.engine, lambda name: name.split(b"/")[1] in tags)
+    node = DeadNode(host.engine, lambda name: name.split(b"/")[1] in tags)
     alive = [number for number in numbers if shards[number] not in dead]
     for _ in range(3):
         for number in numbers:
@@ -457,6 +458,65 @@ def test_a_node_that_is_away_ends_paths_at_its_shards(host: RemoteHost) -> None:
     assert host.store.there([_apart(number) for number in numbers]) == [
         2 if number in alive else 0 for number in numbers
     ]
+    assert host.store.remote_use().nodes_away == ("dead:1",)
+    node.come_back()
+    assert host.store.there([_apart(number) for number in numbers]) == [2] * len(numbers)
+
+
+def a_dead_node_that_many_calls_need(folder: Path) -> None:
+    """Calls need that node alone, and a removal waits for it (A5)."""
+    with one_host(folder) as host:
+        numbers = range(60)
+        shards = {number: host.store._page_names.shard(_apart(number)) for number in numbers}
+        host.store.there([_apart(number) for number in numbers])
+        assert all(_write(host, number) for number in numbers)
+        control = host.store._names.control
+        thirds = product((NAMESPACE, OTHER), range(0, 64, 3))
+        tags = {control(*each).split(b"/", 1)[1] for each in thirds}
+        dead = [number for number in numbers if not shards[number] % 3]
+        unwritten = [each + 1000 for each in numbers]
+        node = DeadNode(host.engine, lambda name: name.split(b"/")[1] in tags)
+        removed: Future[bool] = Future()
+        host.store.remove_namespace(OTHER, removed.set_result)
+        while node.calls < 100:
+            for number in dead:
+                with host.store._worth._mutex:
+                    host.store._worth._missing.clear()
+                assert host.store.look([_apart(number)], inf) == 0
+            for number in unwritten:
+                if not host.store._page_names.shard(_apart(number)) % 3:
+                    assert not _write(host, number), "a page of a dead node is written"
+        use = host.store.remote_use()
+        assert (use.breaker_opened, use.state) == (0, StoreState.OPEN), "one node closes the tier"
+        assert use.refused_writes[Refusal.AWAY] > 0
+        others = [number for number in numbers if number not in dead]
+        assert [host.store.look([_apart(each)], inf) for each in others] == [1] * len(others)
+        assert not removed.done()
+        node.come_back()
+        assert removed.result(LIMIT)
+
+
+def test_a_dead_node_closes_nothing_for_the_others(tmp_path: Path) -> None:
+    """However many calls need that node alone, and also while a removal waits for it."""
+    a_dead_node_that_many_calls_need(tmp_path)
+
+
+def test_a_node_that_closes_the_tier_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test before fails then."""
+    put_into_this_process(monkeypatch, MUTANTS["one-node-closes-all"])
+    with pytest.raises(AssertionError):
+        a_dead_node_that_many_calls_need(tmp_path)
+
+
+def test_a_probe_passes_over_a_node_that_is_away(host: RemoteHost) -> None:
+    """An engine of which one node is dead comes back from an absence of all."""
+    host.publish(0)
+    DeadNode(host.engine, lambda name: name.endswith(b"canary") and name[5] in b"01234567")
+    host.go_away()
+    host.come_back()
+    assert host.finds(0) == [0]
 
 
 def _apart(number: int) -> PageKey:

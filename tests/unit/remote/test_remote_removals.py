@@ -4,7 +4,7 @@ The names in parentheses are those of the attack on the design that each test re
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +17,10 @@ from page_stores.numbered_pages import LIMIT, NAMESPACE, key
 from page_stores.remote_rig import SETTINGS, wait_until
 
 from kvstore.remote.errors import EngineUnreachable
+from kvstore.remote.history import removals
+from kvstore.remote.history.remote_namespaces import NamespaceRecord
 from kvstore.remote.remote_settings import RemoteSettings
+from kvstore.remote.secret.revisions import Revision
 from kvstore.storage.page_store import PageKey, ReadAnswer
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
@@ -580,28 +583,58 @@ def test_a_jump_of_the_clock_forgets_no_removal(
 
     keep_the_engine()
     monkeypatch.setattr(time, "time", lambda: real() + 100 * 86_400)
-    host.store._removals.check()
+    host.store._removals.check_oldest()
     host.store.close()
     host.open()
     keep_the_engine()
     host.until(lambda: host.engine.calls.count("time_ms"))
     host.store._engine_clock.set(int(real() * 1000))
-    host.store._removals.check()
+    host.store._removals.check_oldest()
     host.settle()
     with host.store._namespaces.record(NAMESPACE) as record:
         assert record.removed_at
     host.values.clear()
     host.values.update(before)
-    host.store._removals.check()
+    host.store._removals.check_oldest()
     assert host.look(0) == 0
     host.settle()
     assert host.look(0) == 0
     # The engine has none of the pages by then, and the file does not name the removal any more.
     host.store._engine_clock.set(int((real() + 2 * 86_400) * 1000))
-    host.store._removals.check()
+    host.store._removals.check_oldest()
     with host.store._namespaces.record(NAMESPACE) as record:
         assert not record.removed_at
     assert not host.store._removals._journal.load(NAMESPACE).removed_at
+
+
+def test_a_minute_compares_a_bounded_number_of_own_removals(
+    host: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those first that waited longest, so all have their turn. A failure compares all at once."""
+    monkeypatch.setattr(removals, "MOST_A_MINUTE", 3)
+    namespaces = [bytes([number]) * 32 for number in range(8)]
+    # The store's own check of the first minute.
+    host.until(lambda: host.engine.calls.count("time_ms"))
+    gone: Future[bool] = Future()
+    host.store.remove([PageKey(each, b"") for each in namespaces], gone.set_result)
+    assert gone.result(LIMIT)
+    compared: list[bytes] = []
+    repeat = host.store._removals._repeat
+
+    def note(record: NamespaceRecord, known: Mapping[int, Revision]) -> None:
+        repeat(record, known)
+        compared.append(record.digest)
+
+    monkeypatch.setattr(host.store._removals, "_repeat", note)
+    for minute in range(1, 7):
+        host.store._removals.check_oldest()
+        host.until(lambda minute=minute: len(compared) == 3 * minute)  # type: ignore[misc]
+    assert {compared.count(each) for each in namespaces} == {2, 3}
+    compared.clear()
+    host.go_away()
+    host.come_back()
+    host.until(lambda: set(compared) == set(namespaces))
+    host.settle()
 
 
 def test_a_read_that_was_asked_before_a_removal_finds_nothing(host: RemoteHost) -> None:

@@ -1,23 +1,28 @@
 """The remote engine on a cluster of Valkey or Redis."""
 
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kvstore.remote.connection_pool import ConnectionPool
-from kvstore.remote.engine import ReadResult, require_lives
+from kvstore.remote.engine import EngineNodes, ReadResult, require_lives
 from kvstore.remote.errors import (
     DeadlinePassed,
     EngineUnreachable,
+    Reaction,
     RemoteError,
     TryAgain,
     WrongNode,
 )
 from kvstore.remote.finding import EngineFinding
 from kvstore.remote.valkey.address import ClusterAddress, EngineAddress
-from kvstore.remote.valkey.cluster.cluster_call import ClusterCall
+from kvstore.remote.valkey.cluster.cluster_call import (
+    ASKING,
+    ClusterCall,
+    Redirected,
+)
 from kvstore.remote.valkey.cluster.cluster_map import ClusterMap
 from kvstore.remote.valkey.cluster.cluster_node import ClusterNode
 from kvstore.remote.valkey.commands import (
@@ -31,7 +36,12 @@ from kvstore.remote.valkey.commands import (
 )
 from kvstore.remote.valkey.connector import Resolver, ValkeyConnector, read_clock, resolve_stream
 from kvstore.remote.valkey.resp import RespConnection, encoded
-from kvstore.remote.valkey.valkey_engine import CAPABILITIES, CONNECT_SECONDS, CONNECTION_COUNT
+from kvstore.remote.valkey.valkey_engine import (
+    CAPABILITIES,
+    CONNECT_SECONDS,
+    CONNECTION_COUNT,
+    USUAL_SECONDS,
+)
 from kvstore.remote.valkey.valkey_findings import findings_of
 
 T = TypeVar("T")
@@ -40,14 +50,15 @@ _Questions = list[list[int]]
 _Groups = dict[ClusterNode, _Questions]
 # Returns the command for the name of an index, which answers with 0 or 1.
 _Command = Callable[[RespConnection, int], bytes]
-# A call follows a MOVED once. A slot that moves again meanwhile is one for the next call.
+# A call follows a MOVED or an ASK once. A slot that moves again meanwhile is for the next call.
 ROUNDS: Final = 2
 
 
 class ClusterEngine:
     """A :class:`~kvstore.remote.engine.RemoteEngine` on the primaries of a cluster. Thread-safe.
 
-    ``connections`` are those to each primary. The other arguments are those of
+    ``connections`` are those to each primary. A node that misses the deadlines of calls of
+    ``usual_seconds`` is away, and costs no later call its time. The other arguments are those of
     :class:`~kvstore.remote.valkey.valkey_engine.ValkeyEngine`.
     """
 
@@ -63,6 +74,7 @@ class ClusterEngine:
         connect_seconds: float = CONNECT_SECONDS,
         resolve: Resolver = resolve_stream,
         replicas: int = 0,
+        usual_seconds: float = USUAL_SECONDS,
     ) -> None:
         connector = ValkeyConnector(
             credential=credential, tls=tls, seconds=connect_seconds, resolve=resolve
@@ -74,31 +86,32 @@ class ClusterEngine:
             )
 
         self._replicas = replicas
-        self._cluster = ClusterMap(address.seeds, connector, make_pool)
+        self._cluster = ClusterMap(address.seeds, connector, make_pool, usual_seconds=usual_seconds)
 
     def exists_many(self, names: Sequence[bytes], deadline: float) -> list[bool]:
         """Counts the names of each slot first, and asks one by one where only some are there."""
         found = [False] * len(names)
-        left = list(range(len(names)))
+        left: Redirected = dict.fromkeys(range(len(names)))
         for _ in range(ROUNDS):
             if not left:
                 break
             with self._call(names, left, deadline) as call:
-                left = _exists(call, names, _by_slot(call, left), found)
+                left = _Existence(call, names, list(left), found).ask()
         return found
 
     def get_many(
         self, names: Sequence[bytes], into: Sequence[memoryview], deadline: float
     ) -> Iterator[ReadResult]:
         """Asks each node for its next value before it receives one."""
-        if not names:
-            return
-        with self._call(names, range(len(names)), deadline) as call:
-            yield from call.pipelined(
+        yield from self._streamed(
+            names,
+            deadline,
+            _Steps(
                 lambda connection, index: connection.send(encoded(b"GET", names[index])),
                 lambda connection, index: connection.value(into[index]),
                 lambda _error: ReadResult.AWAY,
-            )
+            ),
+        )
 
     def put_many(
         self,
@@ -109,21 +122,26 @@ class ClusterEngine:
     ) -> Iterator[RemoteError | None]:
         """Sends each node its next value before it receives a status."""
         require_lives(lives_ms)
-        if not names:
-            return
-        with self._call(names, range(len(names)), deadline) as call:
-            now: dict[RespConnection, int] = {}
+        now: dict[RespConnection, int] = {}
+
+        def read_clocks(call: ClusterCall) -> None:
             call.on_each(
                 [node for node, _ in call.connections()],
                 lambda _, connection: now.update({connection: engine_ms(connection)}),
             )
-            yield from call.pipelined(
+
+        yield from self._streamed(
+            names,
+            deadline,
+            _Steps(
                 lambda connection, index: send_set(
                     connection, names[index], values[index], now[connection] + lives_ms[index]
                 ),
                 lambda connection, _: connection.outcome(),
                 lambda error: error,
-            )
+                read_clocks,
+            ),
+        )
 
     def refresh_many(
         self, names: Sequence[bytes], lives_ms: Sequence[int], deadline: float
@@ -164,10 +182,14 @@ class ClusterEngine:
         """Reads the clock of a primary that answers."""
         return self._on_any(deadline, lambda node: _with(node, deadline, read_clock))
 
+    def nodes(self) -> EngineNodes:
+        """Returns the state of the primaries."""
+        return self._cluster.states()
+
     def ping(self, deadline: float) -> None:
         """Waits for an attempt to connect to a primary, and reads the slots first if need be."""
         self._cluster.require_known(deadline, insist=True)
-        self._on_any(deadline, lambda node: node.probe(deadline - monotonic()))
+        self._on_any(deadline, lambda node: node.ping(deadline - monotonic()))
 
     def findings(self, deadline: float) -> list[EngineFinding]:
         """Reads the settings of all primaries that answer."""
@@ -182,32 +204,82 @@ class ClusterEngine:
         """Interrupts the calls under way."""
         self._cluster.close()
 
-    def _call(self, names: Sequence[bytes], indexes: Sequence[int], deadline: float) -> ClusterCall:
-        return ClusterCall(self._cluster, [names[at] for at in indexes], deadline)
+    def _call(
+        self, names: Sequence[bytes], asked: Mapping[int, ClusterNode | None], deadline: float
+    ) -> ClusterCall:
+        """Returns a call for the names of some indexes, on the nodes that redirections named."""
+        redirected = dict(enumerate(asked.values()))
+        return ClusterCall(self._cluster, [names[at] for at in asked], deadline, redirected)
+
+    def _streamed(self, names: Sequence[bytes], deadline: float, steps: "_Steps[T]") -> Iterator[T]:
+        """Yields a result for each name, in order. Those from the first that moved come last."""
+        if not names:
+            return
+        held: dict[int, T] = {}
+        with self._call(names, dict.fromkeys(range(len(names))), deadline) as call:
+            steps.prepare(call)
+            for index, result in enumerate(call.pipelined(steps.send, steps.receive, steps.lost)):
+                if held or index in call.moved:
+                    held[index] = result
+                else:
+                    yield result
+        if held:
+            held.update(self._followed(names, deadline, steps, call.moved))
+        yield from held.values()
+
+    def _followed(
+        self, names: Sequence[bytes], deadline: float, steps: "_Steps[T]", moved: Redirected
+    ) -> dict[int, T]:
+        """Returns the results of names that were elsewhere, as far as those nodes answer."""
+        at = list(moved)
+        results: dict[int, T] = {}
+        try:
+            with self._call(names, moved, deadline) as call:
+                steps.prepare(call)
+                found = call.pipelined(
+                    lambda connection, index: steps.send(connection, at[index]),
+                    lambda connection, index: steps.receive(connection, at[index]),
+                    steps.lost,
+                )
+                # Those before an error count.
+                results.update(zip(at, found, strict=True))
+        except RemoteError as error:
+            if error.reaction is not Reaction.AWAY:
+                raise
+        return results
 
     def _single(self, name: bytes, deadline: float, work: Callable[[RespConnection], T]) -> T:
         """Runs something on the node of one name."""
         refused: RemoteError = TryAgain("the slot moves")
+        left: Redirected = {0: None}
         for _ in range(ROUNDS):
-            with self._call([name], [0], deadline) as call:
-                [(node, connection)] = call.connections()
-                try:
-                    return work(connection)
-                except WrongNode as error:
-                    refused = call.moved(error, node)
-                except RemoteError as error:
-                    call.lose(node, error)
+            with self._call([name], left, deadline) as call:
+                for node, connection in call.connections():
+                    try:
+                        if call.is_asked(0):
+                            connection.send(ASKING)
+                            call.receive_asking(connection, 0)
+                        return work(connection)
+                    except WrongNode as error:
+                        refused = call.note_moved(error, node, [0])
+                    except RemoteError as error:
+                        call.lose(node, error)
+                if not call.moved:
+                    raise call.blamed()
+            left = call.moved
         raise refused
 
     def _change(self, names: Sequence[bytes], deadline: float, command: _Command) -> None:
         """Sends a command for each name to its node. Raises an error of a node at the end."""
-        left, error = list(range(len(names))), None
+        error: RemoteError | None = None
+        left: Redirected = dict.fromkeys(range(len(names)))
         for _ in range(ROUNDS):
             if not left:
                 break
             with self._call(names, left, deadline) as call:
-                left = _changed(call, left, command)
-                error = error or call.error
+                left = _changed(call, list(left), command)
+                if call.error is not None:
+                    error = call.blamed()
         if error is not None:
             raise error
         if left:
@@ -247,58 +319,88 @@ def _with(node: ClusterNode, deadline: float, work: Callable[[RespConnection], T
         node.give_back(connection)
 
 
-def _by_slot(call: ClusterCall, indexes: Sequence[int]) -> _Groups:
-    """Returns the indexes of each node's names, in groups that one command takes."""
-    slots: dict[int, list[int]] = {}
-    for at, slot in zip(indexes, call.slots, strict=True):
-        slots.setdefault(slot, []).append(at)
-    nodes = dict(zip(call.slots, call.nodes, strict=True))
-    groups: _Groups = {node: [] for node, _ in call.connections()}
-    for slot, group in slots.items():
-        node = nodes[slot]
-        if node is not None and node in groups:
-            groups[node] += [
+class _Steps(NamedTuple, Generic[T]):
+    """The steps of a call for each of its names, by index, as a call's ``pipelined`` takes them.
+
+    ``prepare`` is called before the first one.
+    """
+
+    send: Callable[[RespConnection, int], None]
+    receive: Callable[[RespConnection, int], T]
+    lost: Callable[[RemoteError], T]
+    prepare: Callable[[ClusterCall], None] = lambda _: None
+
+
+class _Existence:
+    """The question which names are there, by one call. ``found`` gets the answers.
+
+    ``indexes`` are those of the call's names.
+    """
+
+    def __init__(
+        self, call: ClusterCall, names: Sequence[bytes], indexes: Sequence[int], found: list[bool]
+    ) -> None:
+        self._call = call
+        self._names = names
+        self._indexes = indexes
+        self._found = found
+
+    def ask(self) -> Redirected:
+        """Asks for all names, and returns those that are on other nodes."""
+        groups = self._groups()
+        self._call.on_each(groups, lambda node, connection: self._send(groups[node], connection))
+        for node in self._call.as_ready(groups):
+            self._call.on_each([node], lambda *parts: self._hear_all(groups[parts[0]], *parts))
+        return {self._indexes[at]: node for at, node in self._call.moved.items()}
+
+    def _groups(self) -> "_Groups":
+        """Returns the places of each node's names, in groups that one command takes."""
+        groups: _Groups = {}
+        for node, places in self._call.indexes_of_nodes().items():
+            slots: dict[int, list[int]] = {}
+            for at in places:
+                # A node answers for one name alone whose slot it has not yet.
+                slot = -at if self._call.is_asked(at) else self._call.slots[at] + 1
+                slots.setdefault(slot, []).append(at)
+            groups[node] = [
                 group[start : start + NAMES_PER_TRIP]
+                for group in slots.values()
                 for start in range(0, len(group), NAMES_PER_TRIP)
             ]
-    return groups
+        return groups
 
-
-def _exists(
-    call: ClusterCall, names: Sequence[bytes], groups: _Groups, found: list[bool]
-) -> list[int]:
-    """Notes which names are there; returns the indexes of those whose slots moved."""
-    moved: list[int] = []
-
-    def ask(questions: _Questions, connection: RespConnection) -> None:
-        commands = [encoded(b"EXISTS", *(names[at] for at in group)) for group in questions]
+    def _send(self, questions: "_Questions", connection: RespConnection) -> None:
+        commands = []
+        for group in questions:
+            names = (self._names[self._indexes[at]] for at in group)
+            commands += [ASKING] if self._call.is_asked(group[0]) else []
+            commands.append(encoded(b"EXISTS", *names))
         connection.send(b"".join(commands), replies=len(commands))
 
-    def hear(questions: _Questions, node: ClusterNode, connection: RespConnection) -> _Questions:
+    def _hear_all(
+        self, questions: "_Questions", node: ClusterNode, connection: RespConnection
+    ) -> None:
+        if single := self._hear(questions, node, connection):
+            self._send(single, connection)
+            self._hear(single, node, connection)
+
+    def _hear(
+        self, questions: "_Questions", node: ClusterNode, connection: RespConnection
+    ) -> "_Questions":
         """Returns the names that have to be asked for alone, since only some are there."""
         single: _Questions = []
         for group in questions:
             try:
+                self._call.receive_asking(connection, group[0])
                 count = _count_of(connection, group)
             except WrongNode as error:
-                call.moved(error, node)
-                moved.extend(group)
+                self._call.note_moved(error, node, group)
                 continue
             for at in group:
-                found[at] = count == len(group)
+                self._found[self._indexes[at]] = count == len(group)
             if count not in (0, len(group)) and len(group) > 1:
                 single += [[at] for at in group]
         return single
-
-    def hear_all(node: ClusterNode, connection: RespConnection) -> None:
-        if single := hear(groups[node], node, connection):
-            ask(single, connection)
-            hear(single, node, connection)
-
-    call.on_each(groups, lambda node, connection: ask(groups[node], connection))
-    for node in call.as_ready(groups):
-        call.on_each([node], hear_all)
-    return moved
 
 
 def _count_of(connection: RespConnection, group: Sequence[int]) -> int:
@@ -312,24 +414,26 @@ def _count_of(connection: RespConnection, group: Sequence[int]) -> int:
         return -1
 
 
-def _changed(call: ClusterCall, indexes: Sequence[int], command: _Command) -> list[int]:
-    """Sends each node the commands of its names; returns the indexes of names that moved."""
+def _changed(call: ClusterCall, indexes: Sequence[int], command: _Command) -> Redirected:
+    """Sends each node the commands of its names; returns the names that are on other nodes."""
     groups = call.indexes_of_nodes()
-    moved: list[int] = []
 
     def ask(node: ClusterNode, connection: RespConnection) -> None:
-        commands = [command(connection, indexes[at]) for at in groups[node]]
+        commands = []
+        for at in groups[node]:
+            commands += [ASKING] if call.is_asked(at) else []
+            commands.append(command(connection, indexes[at]))
         connection.send(b"".join(commands), replies=len(commands))
 
     def hear(node: ClusterNode, connection: RespConnection) -> None:
         for at in groups[node]:
             try:
+                call.receive_asking(connection, at)
                 count_among(connection, 1)
             except WrongNode as error:
-                call.moved(error, node)
-                moved.append(indexes[at])
+                call.note_moved(error, node, [at])
 
     call.on_each(groups, ask)
     for node in call.as_ready(groups):
         call.on_each([node], hear)
-    return moved
+    return {indexes[at]: node for at, node in call.moved.items()}

@@ -1,15 +1,19 @@
 """The nodes of a cluster and their slots, kept current by a thread."""
 
+import os
 from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 from time import monotonic
 from typing import Final
 
 from kvstore.remote.connection_pool import CLOSE_SECONDS, ConnectionPool
+from kvstore.remote.engine import EngineNodes
 from kvstore.remote.errors import (
     ClusterDown,
     EngineClosed,
     EngineUnreachable,
+    NodeAway,
+    Reaction,
     RemoteError,
     WrongNode,
 )
@@ -19,8 +23,9 @@ from kvstore.remote.valkey.cluster.cluster_node import ClusterNode
 from kvstore.remote.valkey.cluster.cluster_slots import (
     MOST_PARTS,
     UnusableSlots,
-    moved_slot,
     parsed_slots,
+    redirection,
+    slot_of_name,
 )
 from kvstore.remote.valkey.connector import ValkeyConnector
 from kvstore.remote.valkey.resp import RespConnection, encoded
@@ -28,6 +33,10 @@ from kvstore.remote.valkey.resp import RespConnection, encoded
 # A cluster that moves slots says so by MOVED, so it is read seldom while all nodes answer.
 QUIET_SECONDS: Final = 10.0
 UNREST_SECONDS: Final = 0.2
+# A node may have no slot but one that moves to it, and it is kept so long after the last call.
+ASKED_SECONDS: Final = 60.0
+# A node of a cluster of 64 has the slot of one name in so many with near certainty.
+MOST_CANARIES: Final = 1024
 
 
 class ClusterMap:
@@ -42,12 +51,17 @@ class ClusterMap:
         seeds: Sequence[EngineAddress],
         connector: ValkeyConnector,
         make_pool: Callable[[EngineAddress], ConnectionPool[RespConnection]],
+        *,
+        usual_seconds: float,
     ) -> None:
         self._seeds = list(seeds)
+        self._usual_seconds = usual_seconds
         self._connector = connector
         self._make_pool = make_pool
         self._changed = Condition()
         self._nodes: dict[EngineAddress, ClusterNode] = {}
+        self._asked: dict[EngineAddress, float] = {}
+        self._changes = 0
         self._owners: list[EngineAddress | None] = [None] * SLOT_COUNT
         self._error: RemoteError | None = None
         self._readings = 0
@@ -91,15 +105,35 @@ class ClusterMap:
         with self._changed:
             return list(self._nodes.values())
 
-    def note_moved(self, error: WrongNode, node: ClusterNode) -> None:
-        """Learns from a MOVED error where a slot is. Reads the slots again, whatever it says."""
+    def states(self) -> EngineNodes:
+        """Returns the state of the primaries."""
+        nodes = self.nodes()
+        away = sorted(each.name for each in nodes if each.is_away or not each.answers)
+        return EngineNodes(len(nodes), tuple(away), self._changes)
+
+    def blame(self, error: RemoteError) -> RemoteError:
+        """Returns the error of a node as one of the node alone, if another node answers."""
+        if error.reaction is not Reaction.AWAY or isinstance(error, EngineClosed):
+            return error
+        if any(each.answers and not each.is_away for each in self.nodes()):
+            return NodeAway(str(error))
+        return error
+
+    def note_redirection(self, error: WrongNode, node: ClusterNode) -> ClusterNode | None:
+        """Learns from a MOVED error where a slot is, and reads all slots again.
+
+        Returns the node of an ASK error: it has one name, and not yet the slot.
+        """
         with self._changed:
-            moved = moved_slot(str(error), node.address)
-            if moved is not None:
-                slot, address = moved
-                self._add(address)
-                self._owners[slot] = address
+            found = redirection(str(error), node.address)
+            if found is not None:
+                self._add(found.address)
+                if found.is_ask:
+                    self._asked[found.address] = monotonic()
+                    return self._nodes.get(found.address)
+                self._own(found.slot, found.address)
             self._want()
+        return None
 
     def note_error(self) -> None:
         """Reads the slots again soon: a replica may have become the primary."""
@@ -122,7 +156,20 @@ class ClusterMap:
 
     def _add(self, address: EngineAddress) -> None:
         if address not in self._nodes and not self._is_closed:
-            self._nodes[address] = ClusterNode(address, self._make_pool(address))
+            self._nodes[address] = ClusterNode(
+                address,
+                self._make_pool(address),
+                usual_seconds=self._usual_seconds,
+                returned=self._note_change,
+            )
+
+    def _own(self, slot: int, address: EngineAddress) -> None:
+        if self._owners[slot] != address:
+            self._owners[slot] = address
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changes += 1
 
     def _keep_current(self) -> None:
         while True:
@@ -144,15 +191,17 @@ class ClusterMap:
 
     def _read(self) -> bool:
         """Reads the slots from the first node that answers; returns whether one did."""
-        away = {node.address for node in self.nodes() if node.is_away}
-        known = [node.address for node in self.nodes()]
+        known = {node.address: node for node in self.nodes()}
+        failed = {address for address, node in known.items() if node.is_away or not node.answers}
         candidates = dict.fromkeys([*known, *self._seeds])
         refused: RemoteError | None = None
-        for address in sorted(candidates, key=lambda each: each in away):
+        for address in sorted(candidates, key=lambda each: each in failed):
             try:
                 self._install(self._slots(address))
             except RemoteError as error:
                 refused = error
+                if address in known and error.reaction is Reaction.AWAY:
+                    known[address].note_silence()
             except UnusableSlots as error:
                 refused = ClusterDown(str(error))
             else:
@@ -177,7 +226,12 @@ class ClusterMap:
         with self._changed:
             for address in primaries:
                 self._add(address)
-            gone = [self._nodes.pop(each) for each in self._nodes.keys() - primaries]
+            oldest = monotonic() - ASKED_SECONDS
+            self._asked = {at: last for at, last in self._asked.items() if last > oldest}
+            unused = self._nodes.keys() - primaries - self._asked.keys()
+            gone = [self._nodes.pop(each) for each in unused]
+            # At the first reading no slot had another owner.
+            self._changes += any(self._owners) and owners != self._owners
             self._owners = owners
             self._error = None
             # Replicas that became primaries are seeds of the next reading, as their primaries were.
@@ -190,8 +244,18 @@ class ClusterMap:
         """Returns whether a node that failed takes a connection now, and answers on it."""
         if not node.needs_probe:
             return True
+        if not node.is_due():
+            return False
         try:
-            node.probe(self._connector.seconds)
+            node.probe(self._connector.seconds, lambda: self._canary(node))
         except RemoteError:
             return False
         return True
+
+    def _canary(self, node: ClusterNode) -> bytes | None:
+        """Returns a new name in a slot of a node, or None if none is found."""
+        for _ in range(MOST_CANARIES):
+            name = b"kv1/{%b}/canary" % os.urandom(8).hex().encode()
+            if self.owner(slot_of_name(name)) is node:
+                return name
+        return None

@@ -1,7 +1,7 @@
 """The slots of a cluster: a name's slot, and the nodes that have the slots."""
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvstore.remote.secret.names import SLOT_COUNT, slot_of
 from kvstore.remote.valkey.address import EngineAddress
@@ -9,7 +9,18 @@ from kvstore.remote.valkey.resp import Reply
 
 # A range for each slot is the worst case, with three nodes of some parts in each.
 MOST_PARTS: Final = 1 << 18
-_MOVED: Final = re.compile(r"MOVED ([0-9]{1,5}) (.*):([0-9]{1,5})")
+_REDIRECTION: Final = re.compile(r"(MOVED|ASK) ([0-9]{1,5}) (.*):([0-9]{1,5})")
+
+
+class Redirection(NamedTuple):
+    """The node that a server names in place of itself.
+
+    It has the whole slot, or, after an ASK, one name of a slot that is on its way.
+    """
+
+    slot: int
+    address: EngineAddress
+    is_ask: bool
 
 
 class UnusableSlots(ValueError):
@@ -44,12 +55,13 @@ def parsed_slots(reply: Reply, answering: EngineAddress) -> list[EngineAddress |
     return owners
 
 
-def moved_slot(message: str, answering: EngineAddress) -> tuple[int, EngineAddress] | None:
-    """Returns the slot and the node of a MOVED error, or None for another error."""
-    found = _MOVED.fullmatch(message)
-    if found is None or int(found[1]) >= SLOT_COUNT:
+def redirection(message: str, answering: EngineAddress) -> Redirection | None:
+    """Returns what a MOVED or ASK error says, or None for another error."""
+    found = _REDIRECTION.fullmatch(message)
+    if found is None or int(found[2]) >= SLOT_COUNT:
         return None
-    return int(found[1]), _address(answering, found[2], int(found[3]))
+    address = _address(answering, found[3], int(found[4]))
+    return Redirection(int(found[2]), address, found[1] == "ASK")
 
 
 def _address(answering: EngineAddress, host: str, port: int) -> EngineAddress:

@@ -77,6 +77,7 @@ class Remover:
             self._report.counts["removals_of_nothing"] += 1
             return
         self._report.counts["removals"] += 1
+        self._report.counts[f"removals_{self._name.rpartition('@')[2]}"] += 1
         self._check(self._here, tokens, "here")
         self._owed.append(tokens)
         self._settle(admin)

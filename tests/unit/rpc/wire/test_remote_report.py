@@ -33,9 +33,13 @@ USE = RemoteUse(
     queue_bytes=34,
     clock_skew=-35.5,
     latency=0.0365,
+    node_count=3,
+    nodes_away=("10.0.0.1:6379",),
     writes_stopped=True,
 )
-LOADS = LoadUse(load_count=1, declined_count=2, late_count=3, bandwidth=4.5)
+LOADS = LoadUse(
+    load_count=1, declined_count=2, late_count=3, bandwidth=4.5, saved_prefill_seconds=6.5
+)
 FINDING = EngineFinding(
     FindingKind.PROMISE, "maxmemory-policy", "allkeys-lru", "it evicts all", "set it"
 )
@@ -93,6 +97,8 @@ def test_an_admin_sees_every_count(store: CountingStore, about: RemoteFacts) -> 
     }
     assert message.read_time.ToMilliseconds() == 4500
     assert message.clock_skew_seconds == -35.5
+    assert message.saved_prefill_time.ToMilliseconds() == 6500
+    assert (message.node_count, list(message.nodes_away)) == (3, ["10.0.0.1:6379"])
     assert unset(message.findings[0]) == set()
     assert message.findings[0].kind == store_pb2.EngineFinding.KIND_PROMISE
 

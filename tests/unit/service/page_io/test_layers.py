@@ -19,6 +19,8 @@ from stores.store_world import PAGE_BYTES, PAGE_TOKENS
 PAGES = 40
 # Tokens a second that an engine computes.
 SPEED = 10_000
+# One for which a load pays on any machine.
+LOW_SPEED = 1
 
 
 @pytest.fixture
@@ -54,6 +56,22 @@ def test_the_rest_of_a_path_comes_from_the_shared_page_store(
     assert [each.loads.byte_count for each in uses] == [near * size, (PAGES - near) * size]
     assert [each.loads.look_count for each in uses] == [0, int(near < PAGES)]
     assert sum(store.far.reads) == PAGES - near
+
+
+def test_each_page_store_counts_the_prefill_that_it_saves(store: LayeredStore) -> None:
+    """By the caller's speed, once, and for nobody who states none."""
+
+    def saved() -> list[float]:
+        return [each.loads.saved_prefill_seconds for each in store.store.tier3.use().page_stores]
+
+    store.spread(PAGES, 10)
+    assert loaded(store.match(PAGES)) == (PAGES, PAGES, PAGES - 10)
+    assert saved() == [0.0, 0.0]
+    store.evict()
+    expected = [pages * PAGE_TOKENS / LOW_SPEED for pages in (10, PAGES - 10)]
+    for _ in range(2):
+        assert loaded(store.match(PAGES, speed=LOW_SPEED))[0] == PAGES
+        assert saved() == pytest.approx(expected)
 
 
 def test_a_match_goes_on_below_what_memory_has(store: LayeredStore) -> None:
