@@ -192,7 +192,7 @@ class AnnouncedPages(Generic[Key, Place, Event]):
             parent = self._pages.pop(end).parent
             gone.append(end)
             self._detach(end, parent)
-            if parent in self._ends:
+            if parent is not None and parent in self._ends:
                 self._ends.move_to_end(parent, last=False)
         if gone:
             self._events.append(self._removed(gone))

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from threading import Event, Thread
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kvstore_client.engines.announced_pages import AnnouncedPages
 
@@ -17,7 +17,7 @@ ROUND_SECONDS: Final = 1.0
 PATHS_A_ROUND: Final = 32
 
 
-class PageChecks:
+class PageChecks(Generic[Place]):
     """Withdraws announced pages that left the store, which tells no engine of it.
 
     A round checks the paths that were seen longest ago. While the store is away all pages are
