@@ -22,8 +22,7 @@ class FairQueue(Generic[W]):
 
     A queue gets a thread for another piece of work only while it has fewer threads than are idle.
     So one queue alone has half of the threads, and one is always left for the next queue. A thread
-    that adds work, or ends some, is given the work to do next, until none is left. It keeps that
-    work's thread until it calls :meth:`end`.
+    that ends some work is given the work to do next, until none is left, or calls :meth:`leave`.
     """
 
     def __init__(self, thread_count: int) -> None:
@@ -49,27 +48,15 @@ class FairQueue(Generic[W]):
         with self._mutex:
             return self._next() if self._waiting else None
 
-    def enter(self, queue: Hashable, work: W) -> tuple[Hashable, W] | None:
-        """Adds work to the end of a queue, and returns the next work as :meth:`next` does."""
+    def leave(self, queue: Hashable) -> None:
+        """Notes that work of a queue is done, by a thread that takes no more."""
         with self._mutex:
-            running = self._running.get(queue, 0)
-            if not self._waiting and running < self._idle:
-                # Nothing is before it.
-                self._running[queue] = running + 1
-                self._idle -= 1
-                return queue, work
-            self._waiting.setdefault(queue, deque()).append(work)
-            return self._next()
+            self._left(queue)
 
     def end(self, queue: Hashable) -> tuple[Hashable, W] | None:
         """Notes that work of a queue is done, and returns the next work as :meth:`next` does."""
         with self._mutex:
-            self._idle += 1
-            running = self._running[queue] - 1
-            if running:
-                self._running[queue] = running
-            else:
-                del self._running[queue]
+            self._left(queue)
             return self._next() if self._waiting else None
 
     def charge(self, queue: Hashable, turns: int) -> None:
@@ -81,6 +68,14 @@ class FairQueue(Generic[W]):
         with self._mutex:
             if turns > 1 and self._waiting.keys() - {queue}:
                 self._owed[queue] = self._owed.get(queue, 0) + turns - 1
+
+    def _left(self, queue: Hashable) -> None:
+        self._idle += 1
+        running = self._running[queue] - 1
+        if running:
+            self._running[queue] = running
+        else:
+            del self._running[queue]
 
     def _next(self) -> tuple[Hashable, W] | None:
         may = (each for each in self._waiting if self._running.get(each, 0) < self._idle)

@@ -1,6 +1,7 @@
 """Lanes: connections of attached processes that carry calls of the request path.
 
-A lane carries one call at a time. A few threads serve all lanes, so an idle lane costs none.
+A lane carries one call at a time. A few threads serve all lanes, so an idle lane costs none. One of
+them has the turn to serve; the others take over while it waits.
 """
 
 import os
@@ -25,6 +26,7 @@ from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
 from kvstore.rpc.wire import status
 from kvstore.rpc.wire.token_tail import EMPTY_SEQUENCE, FRONT_BYTES, tail_of
 from kvstore.service.clock import Clock
+from kvstore.service.serving_turn import ServingTurn, let_others_serve
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.tenancy.tenant_lookup import Tenants
@@ -34,8 +36,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # The feature that a lease declares, and that a server with lanes offers.
 FEATURE = "hot_lane"
-# Calls wait for the store's mutex. Some may be reading pages while the others go on.
+# One makes calls, while the others wait for pages of lower tiers, or for slow clients.
 THREAD_COUNT = 8
+# Calls after which lanes that wait by then are noticed: they may be of other tenants.
+LOOK_EVERY = 4
+# Calls after which a thread passes its turn on if more wait. On a host without an idle processor
+# the kernel gives each thread a share of its own.
+MOST_IN_A_ROW = 32
 MAX_LANES = 256
 # A process makes few calls at the same time. One that makes more of them has gRPC besides.
 MAX_LANES_OF_PROCESS = 8
@@ -149,17 +156,13 @@ class HotLane:
         them. Raises EOFError or OSError if the rest does not arrive in time. The lane is useless
         then.
         """
-        lengths = self._socket.recv(LENGTHS.size, socket.MSG_WAITALL)
-        if len(lengths) < LENGTHS.size:
-            raise EOFError
+        lengths = self._receive(LENGTHS.size)
         head_bytes, body_bytes = LENGTHS.unpack(lengths)
         if head_bytes > MAX_HEAD_BYTES or body_bytes > self._max_body_bytes:
             self._refuse(head_bytes, body_bytes)
         if body_bytes > SMALL_BYTES:
             return self._large(self._receive(head_bytes), body_bytes)
-        both = self._socket.recv(head_bytes + body_bytes, socket.MSG_WAITALL)
-        if len(both) < head_bytes + body_bytes:
-            raise EOFError
+        both = self._receive(head_bytes + body_bytes)
         return Frame(both[:head_bytes], both[head_bytes:])
 
     def has_next(self) -> bool:
@@ -174,7 +177,14 @@ class HotLane:
     def write(self, head: bytes, body: bytes) -> None:
         """Sends an answer. Raises OSError if the peer is gone or does not read it in time."""
         held, self._held = self._held, b""
-        self._socket.sendall(held + LENGTHS.pack(len(head), len(body)) + head + body)
+        answer = held + LENGTHS.pack(len(head), len(body)) + head + body
+        try:
+            sent = self._socket.send(answer, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(answer):
+            let_others_serve()
+            self._socket.sendall(memoryview(answer)[sent:])
 
     def shut(self) -> None:
         """Ends the connection, so that its reader finds the end. Any thread, before ``close``."""
@@ -201,17 +211,23 @@ class HotLane:
 
     def _receive(self, count: int) -> bytes:
         """Returns ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
-        data = self._socket.recv(count, socket.MSG_WAITALL) if count else b""
+        try:
+            data = self._socket.recv(count, socket.MSG_DONTWAIT) if count else b""
+        except BlockingIOError:
+            data = b""
         if len(data) < count:
-            raise EOFError
+            let_others_serve()
+            data += self._socket.recv(count - len(data), socket.MSG_WAITALL)
+            if len(data) < count:
+                raise EOFError
         return data
 
 
 class HotLanes:
     """Serves lanes from ``start`` to ``close``, or in a ``with`` block, tenants in turns.
 
-    The attach server calls ``take`` and ``end``, the watchdog ``look``. All threads wait together
-    for the next call. The one that wakes up reads it, makes it, and answers.
+    The attach server calls ``take`` and ``end``, the watchdog ``look``. The thread that has the
+    turn waits for the next calls, makes them, and answers.
     """
 
     methods = METHODS
@@ -229,8 +245,11 @@ class HotLanes:
         self.last_tick = clock()
         self._clock = clock
         self._max_body_bytes = store.limits.max_message_bytes
+        # All lanes, and the three events.
+        self._most_events = max_lanes + 3
         self._methods = _methods(store)
         self._credentials = credentials
+        self._turn = ServingTurn()
         self._fair: FairQueue[HotLane] = FairQueue(thread_count)
         times = store.call_times.get("lane")
         self._pipeline = Pipeline(store, clock, times, self._fair.charge)
@@ -243,7 +262,10 @@ class HotLanes:
         self._epoll = select.epoll()
         self._stop_event = os.eventfd(0, os.EFD_CLOEXEC)
         self._probe = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # Wakes the thread that has the turn, for lanes that wait and now may have a thread.
+        self._freed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._stop_event, select.EPOLLIN)
+        self._epoll.register(self._freed, select.EPOLLIN)
         self._epoll.register(self._probe, EVENTS)
         self._threads = [
             Thread(target=self._run, name=f"kvstore-lane-{number}", daemon=True)
@@ -266,6 +288,7 @@ class HotLanes:
         self._epoll.close()
         os.close(self._stop_event)
         os.close(self._probe)
+        os.close(self._freed)
 
     def __enter__(self) -> Self:
         self.start()
@@ -322,10 +345,12 @@ class HotLanes:
 
     def _run(self) -> None:
         while not self._stopping:
-            try:
-                self._round()
-            except Exception:
-                log.exception("lane_failed", failure_count=self._count_failure())
+            with self._turn:
+                while self._turn.is_mine and not self._stopping:
+                    try:
+                        self._round()
+                    except Exception:
+                        log.exception("lane_failed", failure_count=self._count_failure())
 
     def _count_failure(self) -> int:
         with self._mutex:
@@ -333,28 +358,54 @@ class HotLanes:
             return self.failure_count
 
     def _round(self) -> None:
-        """Waits for a lane that has a call, and serves the lanes that are next."""
-        for descriptor, events in self._epoll.poll(maxevents=1):
-            if descriptor == self._stop_event:
+        """Serves the lanes that wait, after it waited for one if there is none."""
+        following = self._fair.next()
+        if following is None:
+            self._collect(None)
+            following = self._fair.next()
+        served = 0
+        while following is not None:
+            tenant, lane = following
+            try:
+                self._serve(lane)
+            except Exception:
+                # The lanes that wait behind it are served all the same.
+                log.exception("lane_failed", failure_count=self._count_failure())
+            if not self._turn.is_mine:
+                self._leave(tenant)
                 return
+            served += 1
+            if served % LOOK_EVERY == 0:
+                self._collect(0)
+            if served == MOST_IN_A_ROW and self._fair.has_waiting:
+                self._fair.leave(tenant)
+                self._turn.pass_on()
+                return
+            following = self._fair.end(tenant)
+
+    def _collect(self, timeout: float | None) -> None:
+        """Puts the lanes that have a call into their tenants' queues."""
+        for descriptor, events in self._epoll.poll(timeout, self._most_events):
+            if descriptor == self._stop_event:
+                continue
             if descriptor == self._probe:
                 self._take_probe()
+                continue
+            if descriptor == self._freed:
+                os.eventfd_read(self._freed)
                 continue
             lane = self._lanes[descriptor]
             if events & HUNG_UP:
                 self._drop(lane)
                 continue
             lane.came_at = self._clock()
-            following = self._fair.enter(lane.identity.tenant, lane)
-            while following is not None:
-                tenant, lane = following
-                try:
-                    self._serve(lane)
-                except Exception:
-                    # The lanes that wait behind it are served all the same.
-                    log.exception("lane_failed", failure_count=self._count_failure())
-                finally:
-                    following = self._fair.end(tenant)
+            self._fair.put(lane.identity.tenant, lane)
+
+    def _leave(self, tenant: str) -> None:
+        """Ends a call of a thread that passed its turn on. Whoever has the turn serves on."""
+        self._fair.leave(tenant)
+        if self._fair.has_waiting:
+            os.eventfd_write(self._freed, 1)
 
     def _take_probe(self) -> None:
         os.eventfd_read(self._probe)

@@ -30,6 +30,7 @@ from kvstore.rpc.wire import fields, status
 from kvstore.rpc.wire.operation_count import require_operation_count
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.rate_limit import Traffic
 
@@ -54,6 +55,8 @@ GIVING_BACK = frozenset(
 )
 # The service of the calls that an engine's requests wait for.
 REQUEST_PATH = "/kvstore.v1.PrefixCacheService/"
+# A step of more operations lets other calls be served meanwhile.
+FEW_OPERATIONS = 4
 # The messages in requests that have to be there.
 REQUIRED = frozenset({"caller", "identity", "layout", "sequence"})
 # The methods whose callers may have no lease.
@@ -291,6 +294,8 @@ class Pipeline:
                 call = call._replace(remaining=remaining)
             if method.has_operations:
                 self._charge(call.who.tenant, len(request.operations))
+                if len(request.operations) > FEW_OPERATIONS:
+                    let_others_serve()
                 call = call._replace(operations=Operations(self, outcome, call, request))
             response = method.serve(request, call).SerializeToString()
         except grpc.RpcError as error:

@@ -36,6 +36,7 @@ from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.load_call import NO_PART, DiskPart
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
 
@@ -257,6 +258,8 @@ class Matching:
         with suppress(KVStoreError):
             while planned := self._plan_promotion(asked):
                 moves += planned
+        if moves:
+            let_others_serve()
         self._mover.carry_out(moves)
 
     def _plan_promotion(self, asked: tuple[Caller, bytes, Sequence, MatchOptions]) -> list[Move]:
@@ -282,6 +285,7 @@ class Matching:
         cannot read it. If the device has failed for good, a failed read says nothing about its
         pages: returns None.
         """
+        let_others_serve()
         with tracing.span("verify", pages=len(checks.pages)):
             corrupt, read_count = [], 0
             extent_id, reader = -1, None

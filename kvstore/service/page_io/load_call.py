@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kvstore.core import Caller, Identity, MatchOptions, Prefetched, Sequence
 from kvstore.core.tiers.disk_reads import ReadSource
 from kvstore.service.clock import Clock
+from kvstore.service.serving_turn import let_others_serve
 
 # The fraction of the time to a call's deadline that is left for the match itself.
 RESERVE = 0.2
@@ -174,6 +175,7 @@ class LoadProgress:
 
         Returns False if that takes longer than the terms allow.
         """
+        let_others_serve()
         with self._changed:
             while not self._may_go_on(end):
                 due = terms.shared if self._waits_for_shared else terms.own

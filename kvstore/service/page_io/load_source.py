@@ -11,6 +11,7 @@ from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.load_places import Places
 from kvstore.service.page_io.slow_tier import SlowTier
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.storage.page_store import PageStore
 
 # Calls that may wait for loads from a page store at a time, and calls that may ask a shared one
@@ -137,6 +138,7 @@ class LoadSource:
         """
         if not self.is_shared:
             return self.tier.look(namespace, names, deadline)
+        let_others_serve()
         begun = self._clock()
         count = self.tier.look(namespace, islice(names, most), deadline)
         now = self._clock()

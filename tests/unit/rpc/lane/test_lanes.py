@@ -2,7 +2,7 @@
 
 import socket
 from itertools import count
-from threading import Event, Semaphore, Thread
+from threading import Event, Semaphore, Thread, get_ident
 
 import grpc
 import pytest
@@ -14,12 +14,14 @@ from kvstore.rpc.lane import (
     MAX_HEAD_BYTES,
     MAX_LANES_OF_PROCESS,
     METHODS,
+    MOST_IN_A_ROW,
     THREAD_COUNT,
     HotLanes,
     Party,
 )
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.serving_turn import let_others_serve
 from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.testing import wait_until
@@ -28,6 +30,7 @@ from stores.rpc_world import (
     OpenLane,
     Refused,
     Server,
+    Worker,
     lane_answer,
     lane_call,
     lane_frame,
@@ -222,39 +225,121 @@ def test_lanes_are_shared_out(server: Server) -> None:
         each.close()
 
 
-def test_threads_that_stand_still_are_seen(
+class StuckReleases:
+    """Makes a store's releases wait for :meth:`go_on`, and pass their turn on if they are told."""
+
+    def __init__(self, server: Server, *, pass_on: bool) -> None:
+        self._release = server.store.release
+        self._pass_on = pass_on
+        self._entered, self._go_on = Semaphore(0), Event()
+        self._threads: list[Thread] = []
+        server.store.release = self._wait  # type: ignore[method-assign, assignment]
+
+    def _wait(self, *arguments: object) -> None:
+        if self._pass_on:
+            let_others_serve()
+        self._entered.release()
+        assert self._go_on.wait(30)
+        self._release(*arguments)  # type: ignore[arg-type]
+
+    def begin(self, lane: socket.socket, worker: Worker, *, is_made: bool = True) -> None:
+        """Sends a release; waits until the store makes it, unless that is not to be."""
+        call = lane, RELEASE, nothing(worker)
+        self._threads.append(Thread(target=lane_call, args=call, daemon=True))
+        self._threads[-1].start()
+        assert not is_made or self._entered.acquire(timeout=30)
+
+    def go_on(self) -> None:
+        """Lets all releases end, and waits until they are answered."""
+        self._go_on.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_call_that_stands_still_is_seen(
     server: Server, lanes: HotLanes, open_lane: OpenLane
 ) -> None:
-    """The probe of a look is not taken while all threads wait for the store."""
-    workers = [server.worker(uid=uid) for uid in range(2, 10)]
-    waiting, go_on = [Event() for _ in workers], Event()
-    made = iter(waiting)
-    release = server.store.release
-
-    def held(*arguments: object) -> None:
-        next(made).set()
-        assert go_on.wait(30)
-        release(*arguments)  # type: ignore[arg-type]
-
-    server.store.release = held  # type: ignore[method-assign, assignment]
-    threads = [
-        Thread(target=lane_call, args=(open_lane(each), RELEASE, nothing(each)), daemon=True)
-        for each in workers
-    ]
-    for thread in threads:
-        thread.start()
-    assert all(each.wait(30) for each in waiting)
+    """The probe of a look is not taken while a call keeps its turn and waits."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    stuck = StuckReleases(server, pass_on=False)
+    stuck.begin(lane, worker)
     before = lanes.last_tick
     lanes.look()
     assert lanes.is_alive()
     assert lanes.last_tick == before
-    go_on.set()
-    for thread in threads:
-        thread.join(30)
-    # Any call after it shows that the probe was taken, once the threads are there again.
+    stuck.go_on()
+    # Any call after it shows that the probe was taken.
     while lanes.last_tick == before:
-        lane_call(open_lane(server.worker()), RELEASE, b"")
+        lane_call(lane, RELEASE, b"")
     assert lanes.failure_count == 0
+
+
+def test_a_call_that_waits_lets_others_be_made(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """Calls that pass their turn on get half of the threads for a tenant; another is served."""
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(THREAD_COUNT // 2 + 1)]
+    stuck = StuckReleases(server, pass_on=True)
+    for lane in opened[:-1]:
+        stuck.begin(lane, worker)
+    # It may have no thread: it begins once one of the others is answered.
+    stuck.begin(opened[-1], worker, is_made=False)
+    assert wait_until(lambda: lanes._fair.has_waiting)
+    lane = open_lane(server.worker(uid=3))
+    assert reason(lane_call(lane, MATCH, b"")[0]) == "INVALID_FIELD"
+    assert lanes._fair.has_waiting
+    stuck.go_on()
+    assert lanes.failure_count == 0
+
+
+def test_threads_take_turns_while_calls_pile_up(
+    server: Server, lanes: HotLanes, open_lane: OpenLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some calls in a row another thread goes on, one at a time."""
+    monkeypatch.setattr("kvstore.rpc.lane.MOST_IN_A_ROW", 2)
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
+    threads, under_way = set(), Semaphore(1)
+    answer = lanes.answer
+
+    def noted(*arguments: object) -> tuple[bytes, bytes]:
+        assert under_way.acquire(blocking=False)
+        threads.add(get_ident())
+        try:
+            return answer(*arguments)  # type: ignore[arg-type]
+        finally:
+            under_way.release()
+
+    lanes.answer = noted  # type: ignore[method-assign]
+    while len(threads) < THREAD_COUNT:
+        for lane in opened:
+            lane.sendall(lane_frame(RELEASE, nothing(worker)))
+        assert [reason(lane_answer(lane)[0]) for lane in opened] == ["OK"] * len(opened)
+    assert lanes.failure_count == 0
+
+
+def test_one_thread_serves_from_call_to_call(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """A thread keeps its turn while no call waits for anything else."""
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(4)]
+    threads = set()
+    answer = lanes.answer
+
+    def noted(*arguments: object) -> tuple[bytes, bytes]:
+        threads.add(get_ident())
+        return answer(*arguments)  # type: ignore[arg-type]
+
+    lanes.answer = noted  # type: ignore[method-assign]
+    for _ in range(MOST_IN_A_ROW // len(opened) - 1):
+        for lane in opened:
+            lane.sendall(lane_frame(RELEASE, nothing(worker)))
+        assert [reason(lane_answer(lane)[0]) for lane in opened] == ["OK"] * len(opened)
+    assert len(threads) == 1
 
 
 def test_a_fault_keeps_nobody_waiting(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
@@ -267,6 +352,7 @@ def test_a_fault_keeps_nobody_waiting(server: Server, lanes: HotLanes, open_lane
     def faulty(*arguments: object) -> tuple[bytes, bytes]:
         if next(number) >= len(first):
             return answer(*arguments)  # type: ignore[arg-type]
+        let_others_serve()
         entered.release()
         assert go_on.wait(30)
         raise RuntimeError("a fault put in on purpose")
