@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -27,6 +28,7 @@ from kvstore_sglang.engine.refusals import component_names, require_supported
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
 from kvstore_sglang.engine.token_pages import TokenPages
+from kvstore_sglang.linker_events import LinkerEvents, RequestSalt
 from kvstore_sglang.metrics import CountReport, LinkerMetrics
 from kvstore_sglang.transfers.hanging_pages import HangingPages
 from kvstore_sglang.transfers.loads import ComponentLoad, Loads, QueuedLoad
@@ -112,6 +114,11 @@ class KvstoreLinker(UnifiedCacheLinker):
         self._saves = Saves(
             store, model.path, PageCopies(model.device, memory), self._page_tokens, counts
         )
+        self._events = LinkerEvents(params, self._tokens.pack)
+        self._events.check_with(
+            partial(store.cached_pages, page_bytes=self._page_tokens * TOKEN_BYTES),
+            lambda: self._access.usable,
+        )
         # So that the first requests find the store.
         self._access.wait_attached(ATTACH_SECONDS)
         LINKERS.add(self)
@@ -133,7 +140,8 @@ class KvstoreLinker(UnifiedCacheLinker):
         them, or :meth:`drop`.
         """
         salt = self._salts.of(extra_key, cache_salt)
-        found = self._lookups.find(rid, salt, tokens, device_pages)
+        answered = partial(self._events.found, RequestSalt(extra_key, cache_salt, salt), tokens)
+        found = self._lookups.find(rid, salt, tokens, device_pages, answered)
         return range(found if self._model.others else 1, found + 1) if found else ()
 
     def host_hits(self, page_count: int) -> dict[str, int]:
@@ -165,16 +173,23 @@ class KvstoreLinker(UnifiedCacheLinker):
             return False
         salt = self._salts.of(extra_key, cache_salt)
         events = self.record_offload_ready() if self._on_device else ()
+        named = RequestSalt(extra_key, cache_salt, salt)
+        saved = partial(self._note_saved, named, tokens)
         # Pages after the last whole page of text have no place in the store.
         is_whole = len(packed) == len(tokens) * TOKEN_BYTES
         hanging = self._hanging(transfers) if is_whole else []
-        self._saves.queue(SavedPages(salt, packed, slots, tuple(events), hanging))
+        self._saves.queue(SavedPages(salt, packed, slots, tuple(events), saved, hanging))
         return True
+
+    def take_events(self) -> list[Any]:
+        """Returns the events of the store's pages since the last call, if this rank has some."""
+        return self._events.take()
 
     def weights_changed(self) -> None:
         """Separates all later pages from those of the weights until now."""
         self._salts.renew()
         self._lookups.drop_all()
+        self._events.clear()
         _logger.info("weights_changed")
 
     # SGLang's interface.
@@ -242,10 +257,12 @@ class KvstoreLinker(UnifiedCacheLinker):
         self._loads.reset()
         self._lookups.drop_all()
         self._salts.renew()
+        self._events.clear()
         _logger.info("cache_flushed")
 
     def close(self) -> None:
         """Ends all transfers, and gives the lease back."""
+        self._events.close()
         self._saves.close()
         self._loads.close()
         self._lookups.drop_all()
@@ -259,6 +276,14 @@ class KvstoreLinker(UnifiedCacheLinker):
             if (name := str(each.name.value)) in self._model.others
         ]
         return [each for each in found if each.page_count]
+
+    def _note_saved(self, salt: RequestSalt, tokens: Sequence[int]) -> None:
+        """Announces pages that were saved, unless a flush since then has separated them."""
+        try:
+            if salt.store_salt == self._salts.of(salt.extra_key, salt.cache_salt):
+                self._events.saved(salt, tokens)
+        except Exception:  # none may reach the scheduler
+            _logger.exception("pages_not_announced")
 
 
 def weights_changed() -> None:

@@ -67,7 +67,7 @@ class Rank:
         slots = slots_of(numbers).to(self.device)
         [windows] = self.pages.others.values() if hanging else [None]
         others = [] if windows is None else [HangingPages(windows, slots_of(hanging))]
-        self.saves.queue(SavedPages(salt, pack_tokens(tokens), slots, events, others))
+        self.saves.queue(SavedPages(salt, pack_tokens(tokens), slots, events, hanging=others))
 
     def saved(self) -> bool:
         """Returns the result of the oldest save."""

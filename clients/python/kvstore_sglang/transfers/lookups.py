@@ -23,6 +23,10 @@ FORGOTTEN_SECONDS: Final = 60.0
 SWEEP_SECONDS: Final = 0.25
 
 
+def _ignore(page_count: int) -> None:
+    del page_count
+
+
 class PrefixSource(Protocol):
     """Finds cached prefixes in a store."""
 
@@ -84,16 +88,25 @@ class Lookups:
         """Returns the number of remembered lookups."""
         return len(self._lookups)
 
-    def find(self, rid: str, salt: bytes, tokens: Sequence[int], device_pages: int) -> int:
+    def find(
+        self,
+        rid: str,
+        salt: bytes,
+        tokens: Sequence[int],
+        device_pages: int,
+        answered: Callable[[int], None] = _ignore,
+    ) -> int:
         """Returns how many pages the store has of ``tokens`` after the first ``device_pages``.
 
-        They are pinned. Never raises, since other ranks would wait for this one: an error is a
-        miss.
+        They are pinned. ``answered`` is called with the number of pages from the first on if the
+        store was asked and answered. Never raises, since other ranks would wait for this one: an
+        error is a miss.
         """
         now = self._clock()
         found = self._lookups.get(rid)
         if found is None or not self._answers(found, salt, tokens, device_pages, now):
-            fresh = self._ask(salt, tokens, self._source.start_page(device_pages), now)
+            start_page = self._source.start_page(device_pages)
+            fresh = self._ask(salt, tokens, start_page, now, answered)
             self.drop(rid)
             self._lookups[rid] = found = fresh
         found.used_at = now
@@ -151,23 +164,38 @@ class Lookups:
         same = found.start_page == start_page and now - found.asked_at < KEPT_SECONDS
         return whole or same
 
-    def _ask(self, salt: bytes, tokens: Sequence[int], start_page: int, now: float) -> _Lookup:
+    def _ask(
+        self,
+        salt: bytes,
+        tokens: Sequence[int],
+        start_page: int,
+        now: float,
+        answered: Callable[[int], None],
+    ) -> _Lookup:
         if now - self._renewed_at >= RENEWAL_SECONDS:
             self._renewed_at = now
             self._budget = StoreBudget(self._timeout, self._clock)
-        match = self._matched(salt, tokens, start_page)
+        match = self._matched(salt, tokens, start_page, answered)
         self._note(match, len(tokens))
         return _Lookup(salt, tokens, start_page, match, match.page_count, now, now)
 
-    def _matched(self, salt: bytes, tokens: Sequence[int], start_page: int) -> Match:
+    def _matched(
+        self,
+        salt: bytes,
+        tokens: Sequence[int],
+        start_page: int,
+        answered: Callable[[int], None],
+    ) -> Match:
+        match = Match()
         try:
             packed = self._pack(tokens)
-            if not packed:
-                return Match()
-            return self._source.match(salt, packed + ONE_MORE, self._budget, start_page)
+            if packed:
+                match = self._source.match(salt, packed + ONE_MORE, self._budget, start_page)
+                if match.failure is None:
+                    answered(match.page_count)
         except Exception:  # every error is a miss: none may reach the scheduler
             _logger.exception("lookup_failed")
-            return Match()
+        return match
 
     def _note(self, match: Match, token_count: int) -> None:
         outcome = "miss"
