@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 from collections import Counter
+from collections.abc import Hashable
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import NamedTuple, NoReturn, Self
@@ -409,7 +410,7 @@ class HotLanes:
             lane.came_at = self._clock()
             self._fair.put(lane.identity.tenant, lane)
 
-    def _leave(self, tenant: str) -> None:
+    def _leave(self, tenant: Hashable) -> None:
         """Ends a call of a thread that passed its turn on. Whoever has the turn serves on."""
         self._fair.leave(tenant)
         if self._fair.has_waiting:
