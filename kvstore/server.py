@@ -74,6 +74,7 @@ from kvstore.service.periodic_threads import (
     Grower,
     JournalCleaner,
     MoveTicker,
+    PinRefreshTicker,
     Reaper,
     RemoteChecks,
     Ticker,
@@ -104,6 +105,8 @@ SWITCH_SECONDS = 0.0005
 CARRIER_SECONDS = 0.5
 # Seconds between two looks at the settings of the remote tier's engine.
 REMOTE_CHECK_SECONDS = 60.0
+# Seconds between two steps of the refreshes of named pins, each of which is bounded.
+PIN_REFRESH_SECONDS = 1.0
 NO_TRACES = "the extra otel has them; nothing is traced"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for running calls to end, after the leases ended or the grace is over.
@@ -369,6 +372,7 @@ def start(
     _collect(clock, stack)
     _keep_carrier(store, clock, stack)
     _check_remote(store, clock, stack)
+    _refresh_pins(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -533,6 +537,18 @@ def _check_remote(store: KVStore, clock: Clock, stack: ExitStack) -> None:
         checks = RemoteChecks(about, clock=clock, interval=REMOTE_CHECK_SECONDS)
         checks.start()
         stack.callback(checks.close)
+
+
+def _refresh_pins(store: KVStore, clock: Clock, stack: ExitStack) -> None:
+    """Starts the thread that refreshes named pins in the remote tier, if there is one.
+
+    Health does not watch it, since the engine may be away.
+    """
+    if store.tier3.pin_refreshers:
+        refreshers = store.tier3.pin_refreshers.values()
+        refreshes = PinRefreshTicker(refreshers, clock=clock, interval=PIN_REFRESH_SECONDS)
+        refreshes.start()
+        stack.callback(refreshes.close)
 
 
 def _allow_descriptors() -> None:

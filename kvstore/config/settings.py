@@ -642,8 +642,9 @@ class Config(BaseSettings):
     ] = 86_400.0
     """The time that a page stays in the engine after its last use.
 
-    The engine deletes it at most ten minutes later. A shared folder deletes nothing, and S3 only by
-    a rule of the bucket. The store remembers its removals for as long. Too long when S3 costs more
+    The engine deletes it at most ten minutes later, and keeps pages of a named pin while the pin
+    lives. A shared folder deletes nothing, and S3 only by a rule of the bucket. The store remembers
+    its removals for as long. Too long when S3 costs more
     than it saves; too short when prompts come back on another day. Start with: 86400, a day.
     """
 

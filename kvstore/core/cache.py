@@ -18,6 +18,7 @@ from kvstore.core.tiers.disk_reads import DiskReads
 from kvstore.core.tiers.disk_writes import DiskWrites
 from kvstore.core.tiers.group_reads import GroupReads
 from kvstore.core.tiers.moves import Moves
+from kvstore.core.tiers.pin_refreshes import PinRefreshes
 from kvstore.core.tiers.read_slots import RecentUses
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.verbs.insert import Inserting
@@ -73,7 +74,7 @@ class PrefixCache:
         namespaces = Namespaces(state, policy, index, arena_ids, recycled)
         named_pins = PinningPrefixes(state)
         moves, writes, reads = Moves(state), DiskWrites(state), DiskReads(state)
-        group_reads = GroupReads(state)
+        group_reads, refreshes = GroupReads(state), PinRefreshes(state)
         self.state = state
         self.recent_uses = RecentUses()
         # Leases and their processes.
@@ -160,6 +161,10 @@ class PrefixCache:
         self.locate_groups = group_reads.locate_groups
         self.begin_group_read = group_reads.begin_group_read
         self.finish_group_read = group_reads.finish_group_read
+        self.all_named_pins = refreshes.all_named_pins
+        self.plan_refresh = refreshes.plan_refresh
+        self.finish_slice = refreshes.finish_slice
+        self.finish_refresh = refreshes.finish_refresh
         # The state that others read.
         self.epoch = state.epoch
         self.limits = state.limits

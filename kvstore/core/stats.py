@@ -248,7 +248,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class NamedPinStats:
-    """One named pin. Numbers count by making. Times in seconds; no end is None."""
+    """One named pin. Numbers count by making. Times in seconds; no end is None.
+
+    The store that hosts share had the first ``remote_token_count`` tokens when it was last asked.
+    """
 
     number: int
     namespace_id: bytes
@@ -256,6 +259,7 @@ class NamedPinStats:
     pinned_token_count: int
     age: float
     remaining: float | None
+    remote_token_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -383,6 +387,7 @@ def named_pin_stats(pin: NamedPin, now: float) -> NamedPinStats:
         pinned_token_count=pin.token_count,
         age=now - pin.taken_at,
         remaining=None if pin.due == inf else max(pin.due - now, 0.0),
+        remote_token_count=pin.stored_end * pin.namespace.layout.page_tokens,
     )
 
 

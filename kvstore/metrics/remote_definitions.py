@@ -108,6 +108,21 @@ OF_REMOTE: Final = (
         REMOTE_REJECTIONS.each(float),
     ),
     counter(
+        "kvstore_remote_refreshed_pin_pages_total",
+        "Pages of named pins that the engine still had when the store asked for them, so that they "
+        "do not expire. It asks for each about every ten minutes.",
+        "Does not grow although there are named pins: the engine is away, or has none of them.",
+        REMOTE_STORE.each(lambda use: use.pins.refreshed_pages),
+    ),
+    gauge(
+        "kvstore_remote_absent_pin_pages",
+        "Pages of named pins that the engine lacked at the latest question. The store writes them "
+        "again.",
+        "Above 0 for minutes: the engine evicts them, or this host writes nothing; "
+        "`kvstore-ctl pins` says which.",
+        REMOTE_STORE.each(lambda use: use.pins.absent_pages),
+    ),
+    counter(
         "kvstore_remote_away_total",
         "Times that the store stopped using the engine until it answered again.",
         "Grows: the engine or the network fails; the log's `remote_engine_away` says how.",

@@ -1,20 +1,24 @@
 """Lives of pages: an engine evicts those that expire first, and a child goes before its parent.
 
-Expiries lie on the ends of buckets of ten minutes by the engine's clock, so all hosts give equal
-pages equal ones. A page lives some milliseconds less for each page before it on its path.
+Expiries lie on the ends of buckets by the engine's clock, so all hosts give equal pages equal ones.
+A bucket takes ten minutes, or a quarter of the pages' life if that is shorter. A page lives some
+milliseconds less for each page before it on its path.
 """
 
 from time import monotonic
 from typing import Final
 
+# The longest bucket.
 BUCKET_SECONDS: Final = 600.0
-_BUCKET_MS: Final = int(1000 * BUCKET_SECONDS)
+# With a short life, a page that is refreshed in every second bucket still does not expire: its
+# steps take a half of the life, and the bucket left out takes a quarter.
+BUCKETS_IN_A_LIFE: Final = 4
 # Less life for each page before one. Two writes take different times to reach the engine.
 STEP_MS: Final = 4
 # All steps together take no more than a half of ``ttl_seconds``: the deepest pages live as long.
 MOST_STEPS_PART: Final = 2
 # The depth of a page whose parent is unknown: a path of a million tokens with pages of
-# 16 has fewer before it. Twice as many steps are still less than a bucket.
+# 16 has fewer before it. Twice as many steps are still less than the longest bucket.
 UNKNOWN_DEPTH: Final = 1 << 16
 
 
@@ -40,16 +44,19 @@ class Expiry:
     """Relative lives of pages, for ``ttl_seconds`` after the present bucket. Thread-safe."""
 
     def __init__(self, clock: EngineClock, ttl_seconds: float) -> None:
+        self.bucket_seconds = min(BUCKET_SECONDS, ttl_seconds / BUCKETS_IN_A_LIFE)
+        """The length of a bucket. A page in use is refreshed once in each."""
         self._clock = clock
         self._ttl_ms = int(1000 * ttl_seconds)
+        self._bucket_ms = max(int(1000 * self.bucket_seconds), 1)
 
     @property
     def bucket(self) -> int:
         """The number of the present bucket."""
-        return self._clock.now_ms() // _BUCKET_MS
+        return self._clock.now_ms() // self._bucket_ms
 
     def life_ms(self, depth: int) -> int:
         """Returns the life of a page with so many pages before it, positive milliseconds."""
-        left = _BUCKET_MS - self._clock.now_ms() % _BUCKET_MS
+        left = self._bucket_ms - self._clock.now_ms() % self._bucket_ms
         steps = min(STEP_MS * depth, self._ttl_ms // MOST_STEPS_PART)
         return max(left + self._ttl_ms - steps, 1)

@@ -38,7 +38,8 @@ class RemoteSettings:
     @property
     def connection_count(self) -> int:
         """Connections that the engine should have: one for each thread that may call it."""
-        # The others are those of the thread that writes pages, which asks whether they are there,
-        # of upkeep and of the removals of other hosts. The probe works while none of them does.
+        # The others are those of the threads that write pages and refresh named pins, and of two
+        # operators, which ask whether pages are there, of upkeep and of the removals of other
+        # hosts. The probe works while none of them does.
         transfers = self.look_threads + self.read_threads + self.write_threads
-        return transfers + self.removal_threads + 3
+        return transfers + self.removal_threads + 6

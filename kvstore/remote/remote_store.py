@@ -22,7 +22,7 @@ import structlog
 
 from kvstore.remote.engine import RemoteEngine
 from kvstore.remote.errors import RemoteError
-from kvstore.remote.expiry import EngineClock, Expiry
+from kvstore.remote.expiry import BUCKETS_IN_A_LIFE, EngineClock, Expiry
 from kvstore.remote.history.controls import Controls
 from kvstore.remote.history.corruption_limit import CorruptionLimit
 from kvstore.remote.history.journal import RemovalJournal
@@ -177,7 +177,7 @@ class RemoteStore:
             self._call,
         )
         self._lineage = Lineage()
-        expiry = Expiry(self._engine_clock, settings.ttl_seconds)
+        self._expiry = expiry = Expiry(self._engine_clock, settings.ttl_seconds)
         self._upkeep = Upkeep(
             self._quiet_calls,
             self._engine_clock,
@@ -253,6 +253,16 @@ class RemoteStore:
     def is_empty(self) -> bool:
         """Always False: others may write."""
         return False
+
+    @property
+    def refresh_seconds(self) -> float:
+        """A bucket of expiries, or a part of a page's life on an engine that extends none.
+
+        Such an engine, or its operator, deletes pages by their age. They are then written again.
+        """
+        if self._engine.capabilities.expires:
+            return self._expiry.bucket_seconds
+        return self._settings.ttl_seconds / BUCKETS_IN_A_LIFE
 
     @property
     def reading_bytes(self) -> int:

@@ -204,15 +204,22 @@ class Matching:
                 return self._with_tier_3(match, part, options) if part.end else match, grant
 
     def prefetch(
-        self, who: Caller | Identity, namespace_id: bytes, sequence: Sequence
+        self,
+        who: Caller | Identity,
+        namespace_id: bytes,
+        sequence: Sequence,
+        *,
+        may_evict: bool = False,
     ) -> Prefetched:
         """Begins to load what tier 3 has of a sequence, and returns what a match would find.
 
-        Waits for no load, evicts and pins nothing, and counts nothing. ``who`` is a lease, or an
-        operator, whose sequence has no base. Raises StoreDraining, besides the errors of the core.
+        Waits for no load, pins nothing, and counts nothing. It evicts only what a match may evict,
+        and only if it ``may_evict``. ``who`` is a lease, or an operator, whose sequence has no
+        base. Raises StoreDraining, besides the errors of the core.
         """
         self._leases.require_open()
-        return self._tier3.loader.prefetch(who, namespace_id, sequence)
+        loader = self._tier3.loader
+        return loader.prefetch(who, namespace_id, sequence, may_evict=may_evict)
 
     def _with_tier_3(self, match: Match, part: DiskPart, options: MatchOptions) -> Match:
         """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""

@@ -9,7 +9,7 @@ Frozen objects are freed by their reference counts, unless they are part of a cy
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event, Thread
 
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.disk_writer import Keeper
+from kvstore.service.page_io.pin_refresher import PinRefresher
 from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.store import KVStore
 
@@ -168,6 +169,16 @@ class RemoteChecks(Ticker):
         super().__init__(
             "remote_checks", (about.ask_engine,), clock=clock, interval=interval, due=now
         )
+
+
+class PinRefreshTicker(Ticker):
+    """Keeps the pages of named pins in page stores whose pages expire."""
+
+    def __init__(
+        self, refreshers: Iterable[PinRefresher], *, clock: Clock, interval: float
+    ) -> None:
+        works = [each.step for each in refreshers]
+        super().__init__("pin_refresher", works, clock=clock, interval=interval)
 
 
 class Grower(Ticker):

@@ -288,6 +288,19 @@ class SharedPageStore(PageStore, Protocol):
         ...
 
 
+@runtime_checkable
+class ExpiringPageStore(PageStore, Protocol):
+    """A page store whose pages expire, or are deleted by somebody else, unless they are used."""
+
+    @property
+    def refresh_seconds(self) -> float:
+        """Seconds after which a page that has to stay is asked for again by ``there``.
+
+        So short that the store extends its life in time, also if a call is late.
+        """
+        ...
+
+
 def size_of(content: Content) -> int:
     """Returns a page's size in bytes."""
     return sum(each.nbytes for each in content)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akvstore/v1/named_pin.proto\x12\nkvstore.v1\x1a\x1egoogle/protobuf/duration.proto\"\x83\x01\n\x10PinPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0brequire_all\x18\x05 \x01(\x08\"/\n\x11PinPrefixResponse\x12\x1a\n\x12pinned_token_count\x18\x01 \x01(\r\"8\n\x12UnpinPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x15\n\x13UnpinPrefixResponse\"N\n\x0fListPinsRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"S\n\x10ListPinsResponse\x12&\n\x04pins\x18\x01 \x03(\x0b\x32\x18.kvstore.v1.NamedPinInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa4\x01\n\x0cNamedPinInfo\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12pinned_token_count\x18\x03 \x01(\r\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tremaining\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration2\xf7\x01\n\x0fNamedPinService\x12H\n\tPinPrefix\x12\x1c.kvstore.v1.PinPrefixRequest\x1a\x1d.kvstore.v1.PinPrefixResponse\x12N\n\x0bUnpinPrefix\x12\x1e.kvstore.v1.UnpinPrefixRequest\x1a\x1f.kvstore.v1.UnpinPrefixResponse\x12J\n\x08ListPins\x12\x1b.kvstore.v1.ListPinsRequest\x1a\x1c.kvstore.v1.ListPinsResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akvstore/v1/named_pin.proto\x12\nkvstore.v1\x1a\x1egoogle/protobuf/duration.proto\"\x83\x01\n\x10PinPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x01(\x0c\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0brequire_all\x18\x05 \x01(\x08\"/\n\x11PinPrefixResponse\x12\x1a\n\x12pinned_token_count\x18\x01 \x01(\r\"8\n\x12UnpinPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x15\n\x13UnpinPrefixResponse\"N\n\x0fListPinsRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"S\n\x10ListPinsResponse\x12&\n\x04pins\x18\x01 \x03(\x0b\x32\x18.kvstore.v1.NamedPinInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc0\x01\n\x0cNamedPinInfo\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12pinned_token_count\x18\x03 \x01(\r\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tremaining\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12remote_token_count\x18\x06 \x01(\r2\xf7\x01\n\x0fNamedPinService\x12H\n\tPinPrefix\x12\x1c.kvstore.v1.PinPrefixRequest\x1a\x1d.kvstore.v1.PinPrefixResponse\x12N\n\x0bUnpinPrefix\x12\x1e.kvstore.v1.UnpinPrefixRequest\x1a\x1f.kvstore.v1.UnpinPrefixResponse\x12J\n\x08ListPins\x12\x1b.kvstore.v1.ListPinsRequest\x1a\x1c.kvstore.v1.ListPinsResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,7 +47,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTPINSRESPONSE']._serialized_start=418
   _globals['_LISTPINSRESPONSE']._serialized_end=501
   _globals['_NAMEDPININFO']._serialized_start=504
-  _globals['_NAMEDPININFO']._serialized_end=668
-  _globals['_NAMEDPINSERVICE']._serialized_start=671
-  _globals['_NAMEDPINSERVICE']._serialized_end=918
+  _globals['_NAMEDPININFO']._serialized_end=696
+  _globals['_NAMEDPINSERVICE']._serialized_start=699
+  _globals['_NAMEDPINSERVICE']._serialized_end=946
 # @@protoc_insertion_point(module_scope)

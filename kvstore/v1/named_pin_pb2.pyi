@@ -60,15 +60,17 @@ class ListPinsResponse(_message.Message):
     def __init__(self, pins: _Optional[_Iterable[_Union[NamedPinInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class NamedPinInfo(_message.Message):
-    __slots__ = ("namespace_id", "name", "pinned_token_count", "age", "remaining")
+    __slots__ = ("namespace_id", "name", "pinned_token_count", "age", "remaining", "remote_token_count")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PINNED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     AGE_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     name: str
     pinned_token_count: int
     age: _duration_pb2.Duration
     remaining: _duration_pb2.Duration
-    def __init__(self, namespace_id: _Optional[bytes] = ..., name: _Optional[str] = ..., pinned_token_count: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., remaining: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    remote_token_count: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., name: _Optional[str] = ..., pinned_token_count: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., remaining: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., remote_token_count: _Optional[int] = ...) -> None: ...

@@ -30,6 +30,9 @@ class NamedPinServiceStub:
     They keep a page in some tier, not in a particular one. A named pin ends at the
     end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
     a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
+
+    While a named pin lives, its pages do not expire in the store that hosts share, and the
+    host writes those again that this store lost. Names stay on their host.
     """
 
     def __init__(self, channel):
@@ -60,6 +63,9 @@ class NamedPinServiceServicer:
     They keep a page in some tier, not in a particular one. A named pin ends at the
     end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
     a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
+
+    While a named pin lives, its pages do not expire in the store that hosts share, and the
+    host writes those again that this store lost. Names stay on their host.
     """
 
     def PinPrefix(self, request, context):
@@ -145,6 +151,9 @@ class NamedPinService:
     They keep a page in some tier, not in a particular one. A named pin ends at the
     end of its TTL, and as a whole as soon as one of its pages is removed. It ends at
     a restart too, unless a holder keeps the store's memory. Its TTL then begins anew.
+
+    While a named pin lives, its pages do not expire in the store that hosts share, and the
+    host writes those again that this store lost. Names stay on their host.
     """
 
     @staticmethod

@@ -113,24 +113,28 @@ class InFlight(_message.Message):
     def __init__(self, token_count: _Optional[int] = ..., inserted_token_count: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
 
 class PrefetchPrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence")
+    __slots__ = ("caller", "namespace_id", "sequence", "may_evict")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAY_EVICT_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ...) -> None: ...
+    may_evict: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., may_evict: _Optional[bool] = ...) -> None: ...
 
 class PrefetchPrefixResponse(_message.Message):
-    __slots__ = ("memory_token_count", "loading_token_count", "declined_token_count")
+    __slots__ = ("memory_token_count", "loading_token_count", "declined_token_count", "remote_token_count")
     MEMORY_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOADING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DECLINED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     memory_token_count: int
     loading_token_count: int
     declined_token_count: int
-    def __init__(self, memory_token_count: _Optional[int] = ..., loading_token_count: _Optional[int] = ..., declined_token_count: _Optional[int] = ...) -> None: ...
+    remote_token_count: int
+    def __init__(self, memory_token_count: _Optional[int] = ..., loading_token_count: _Optional[int] = ..., declined_token_count: _Optional[int] = ..., remote_token_count: _Optional[int] = ...) -> None: ...
 
 class PeekPrefixRequest(_message.Message):
     __slots__ = ("namespace_id", "tokens", "groups", "group_start_page")

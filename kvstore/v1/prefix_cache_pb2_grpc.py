@@ -159,11 +159,12 @@ class PrefixCacheServiceServicer:
     def PrefetchPrefix(self, request, context):
         """Begins to load the pages of a sequence that only tier 3 has into tier 1, and waits for
         none of them. For a request that waits in an engine's queue, so that its match finds
-        the pages in memory. It takes free slots only: it evicts no page, takes no pin, and
-        counts neither as a lookup nor as a hit. It covers the same pages as MatchPrefix, at
-        most len - 1 tokens. A match that arrives meanwhile joins the load, and does not read
-        the pages again. If tier 3 has a store that hosts share, that store gets 50
-        milliseconds to say which pages it has.
+        the pages in memory. It takes free slots only, unless it `may_evict`. It takes no pin,
+        and counts neither as a lookup nor as a hit. It covers the same pages as MatchPrefix,
+        at most len - 1 tokens. A match that arrives meanwhile joins the load, and does not
+        read the pages again. If tier 3 has a store that hosts share, that store gets 50
+        milliseconds to say which pages it has. A call without `caller` gives it a second, and
+        asks it also if earlier lookups found nothing.
 
         A server offers it with the feature `prefetch` of GetCapabilities, if it has a tier 3.
         Without one it loads nothing.

@@ -55,7 +55,7 @@ def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
         assert client.admin.stats().pin_count == 1
     with namespace.match(TOKENS[:16]) as shorter:
         assert shorter.token_count == 12
-    assert namespace.peek(TOKENS) == 16
+    assert namespace.peek(TOKENS) == namespace.cached_token_count(TOKENS) == 16
 
 
 def test_a_released_match_is_released_at_the_store(opened: tuple[Client, Namespace]) -> None:
@@ -261,6 +261,8 @@ def test_a_closed_client_is_a_miss(opened: tuple[Client, Namespace]) -> None:
     client.close()
     assert isinstance(namespace.match(TOKENS).failure, errors.ClientClosed)
     assert namespace.peek(TOKENS) == 0
+    assert namespace.cached_token_count(TOKENS) is None
+    assert namespace.peek_in_flight(TOKENS) is None
     with pytest.raises(errors.ClientClosed):
         namespace.reserve(start_page=0, page_count=1)
     assert (client.connected, client.store_epoch, namespace.wait_open(0)) == (False, None, False)

@@ -100,6 +100,10 @@ def test_what_the_disk_has_of_a_prompt_is_said(
     cold, count = run("peek", "--tokens", str(prompt)).stdout, len(TOKENS)
     assert cold.startswith(f"0 of {count + 2} tokens would be reused")
     assert f"tier 3 has the first {count} of them: a match may load" in cold
+    loaded = run("prefetch", "--tokens", str(prompt), "--wait", "30s", "--evict", "--json")
+    assert loaded.exit_code == 0, loaded.output
+    answer = json.loads(loaded.stdout)
+    assert (answer["memory_token_count"], answer["loading_token_count"]) == (count, 0)
     write_and_insert(namespace, TOKENS)
     assert client.flush(30)
     warm = run("peek", "--tokens", str(prompt)).stdout

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from engines.connector_logs import forget_connector_logs
+from kvstore_client.admin import connect_admin
+from kvstore_client.engines import page_checks
 from kvstore_client.testing import RunningStore, wait_until
 from sglang_rig.counters import LayerWiseLoadCounter
+from sglang_rig.event_stand_ins import BlockRemoved, BlockStored, StorageMedium, block_hash
 from sglang_rig.pools import PAGE, MHATokenToKVPool, page_of, plain_pool, slots_of, wipe
 from sglang_rig.stand_ins import (
     InsertParams,
@@ -41,6 +44,9 @@ class Server:
             attn_tp_cache_group=None,
             tp_cache_group=None,
             enable_metrics=False,
+            enable_kv_cache_events=True,
+            dynamo_kv_event_format=False,
+            kv_event_lora_names=None,
             is_eagle=False,
         )
         self.linker = linkers.KvstoreLinker(
@@ -100,6 +106,39 @@ def test_a_second_server_loads_what_the_first_computed(serve: Callable[..., Serv
     assert second.loads([1, 2, 3])
     for target, source in zip((1, 2, 3), (4, 5, 9), strict=True):
         assert torch.equal(page_of(second.pool, target), page_of(first.pool, source))
+
+
+def events_of(server: Server) -> list[BlockStored | BlockRemoved]:
+    """Returns the events of the store's pages, after those of SGLang's tree."""
+    first, *others = server.cache.take_events()
+    assert first == "the tree's"
+    return others
+
+
+def test_events_name_the_pages_that_a_server_can_load(
+    serve: Callable[..., Server], fresh_store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that saved them and the one that found them announce and withdraw them."""
+    monkeypatch.setattr(page_checks, "ROUND_SECONDS", 0.01)
+    first, second = serve(), serve()
+    assert first.computed(RadixKey(TOKENS))
+    assert second.found(RadixKey(TOKENS)) == 3 * PAGE
+    hashes = [block_hash(list(TOKENS[: (n + 1) * PAGE])) for n in range(3)]
+    for each in (first, second):
+        [stored] = events_of(each)
+        assert isinstance(stored, BlockStored)
+        assert (stored.block_hashes, stored.medium) == (hashes, "CPU_PINNED")
+        assert stored.token_ids == list(TOKENS[: 3 * PAGE])
+    second.linker.drop("request")
+    with connect_admin(fresh_store.runtime_dir) as admin:
+        [space] = [each for each in admin.namespaces() if each.cached_page_count]
+        admin.evict_prefix(space.namespace_id, TOKENS[: 2 * PAGE])
+    for each in (first, second):
+        found: list[Any] = []
+        assert wait_until(lambda each=each, found=found: found.extend(events_of(each)) or found)
+        assert found == [BlockRemoved([hashes[2], hashes[1]], StorageMedium.CPU)]
+    second.linker.reset()
+    assert events_of(second) == [BlockRemoved([hashes[0]], StorageMedium.CPU)]
 
 
 @pytest.mark.parametrize("change", ["flush", "weights"])

@@ -28,6 +28,7 @@ from kvstore_vllm.offload.store_path import Stored, StorePath
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
+from naive.news import NotedNews
 
 PAGE, PAGE_BYTES = 4, 4096
 IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
@@ -65,7 +66,7 @@ class Engine:
     access: StoreAccess
     windows: Sequence[GroupWindow] = ()
     counts: "Counter[str]" = field(default_factory=Counter)
-    published: list[bytes] = field(default_factory=list)
+    news: NotedNews = field(default_factory=NotedNews)
 
     def __post_init__(self) -> None:
         self.work = StoreWork(self.access, PAGE, TIMEOUT)
@@ -92,7 +93,7 @@ class Engine:
             self.counts,
             usable=lambda: self.access.usable,
             reserve_of=lambda _: self.reserve,
-            published=self.published.extend,
+            news=self.news,
             ended=lambda _: None,
         )
 
@@ -216,7 +217,7 @@ def test_pages_are_published_in_their_own_slots(engine: Engine) -> None:
     engine.stores.finish(first)
     engine.settle()
     assert first.idle
-    assert len(engine.published) == 6
+    assert engine.news.had[-1] == ("a request", 6)
     second = engine.look_up(tokens(0, 6))
     assert engine.fills(second, path(2, 3, 4, 5)) == [{3}, {4}, {5}, {6}]
 
@@ -254,10 +255,10 @@ def test_generated_pages_are_published_as_their_request_ends(engine: Engine) -> 
     engine.write(request, path(2), 1)
     engine.write(request, path(3), 1)
     engine.settle()
-    assert len(engine.published) == 2
+    assert engine.news.had == [("a request", 2)]
     engine.stores.finish(request)
     engine.settle()
-    assert len(engine.published) == 4
+    assert engine.news.had[1:] == [("a request", 4)]
 
 
 def test_a_publication_in_pieces_is_no_lookup(engine: Engine, store: RunningStore) -> None:
@@ -270,7 +271,7 @@ def test_a_publication_in_pieces_is_no_lookup(engine: Engine, store: RunningStor
             engine.settle()
         engine.stores.finish(request)
         engine.settle()
-        assert len(engine.published) == 6
+        assert [count for _, count in engine.news.had] == [2, 4, 6]
         after = admin.stats().counters
     assert after.lookup_count - before.lookup_count == 1
     assert after.matched_token_count == before.matched_token_count
@@ -317,7 +318,7 @@ def test_requests_of_a_step_are_published_in_one_call(
     engine.settle()
     assert calls == [["match"] * 3, ["insert", "insert", "insert", "release", "abort"]]
     assert all(each.idle for each in requests)
-    assert len(engine.published) == 12
+    assert [count for _, count in engine.news.had] == [2, 2, 2, 4, 4, 4]
 
 
 def test_a_request_that_cannot_be_published_fails_alone(engine: Engine) -> None:

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cases.deaths import deaths, learn_deaths
+from cases.events import events, learn_events
 from cases.eviction import NARROW_BYTES, WIDE_BYTES, eviction, learn_eviction
 from cases.faults import faults, learn_faults
 from cases.hicache import hicache
@@ -62,6 +63,7 @@ def _refusals(here: World) -> None:
 DENSE: dict[str, Callable[[World], None]] = {
     "sharing": _sharing,
     "eviction": _eviction,
+    "events": events,
     "faults": _faults,
     "deaths": _deaths,
     "hicache": hicache,
@@ -71,6 +73,7 @@ DENSE: dict[str, Callable[[World], None]] = {
 LEARNED: dict[str, Callable[[World], None]] = {
     "sharing": learn_sharing,
     "eviction": learn_eviction,
+    "events": learn_events,
     "faults": learn_faults,
     "deaths": learn_deaths,
     "hicache": learn_sharing,

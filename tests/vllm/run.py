@@ -21,6 +21,7 @@ from cases.chunks import ASKED as CHUNKED_PROMPTS
 from cases.chunks import CHUNKED, chunks, narrow_chunks
 from cases.chunks import STORE_BYTES as CHUNK_BYTES
 from cases.deaths import absent, hung, killed
+from cases.events import events
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.hints import STORE_BYTES as HINTED_BYTES
 from cases.hints import hinted
@@ -41,7 +42,7 @@ from engine_cases.table import Table
 
 CACHE = Path(sys.prefix) / "cache"
 # Groups of cases of one dense model.
-DENSE = ("sharing", "failing", "narrow", "deaths", "servers", "chunks")
+DENSE = ("sharing", "failing", "narrow", "deaths", "servers", "events", "chunks")
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -197,6 +198,7 @@ def dense(
         "narrow": narrowness,
         "deaths": deaths,
         "servers": served,
+        "events": events,
         "chunks": chunked,
     }
     names = [name for name in wanted if name in groups]

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import torch
 from rig.asked import Asked
+from rig.events import events_of
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,
     CanonicalKVCaches,
@@ -28,6 +30,7 @@ from vllm.v1.kv_offload.base import (
     LookupResult,
     OffloadKey,
     ReqContext,
+    get_offload_block_hash,
     make_offload_key,
 )
 from vllm.v1.kv_offload.cpu import gpu_worker
@@ -60,6 +63,7 @@ from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.region import StoreRegion
 from kvstore_vllm.rank.rank_memory import RankMemory
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
+from kvstore_vllm.store_events import BlockSizes
 
 PAGE, LAYER_BYTES, LAYERS, RANKS, BLOCKS = 4, 1024, 2, 2, 64
 RANK_BYTES = LAYER_BYTES * LAYERS
@@ -107,6 +111,7 @@ class Engine:
     engine_id: str = field(default_factory=lambda: f"engine {next(ENGINES)}")
     jobs: "count[int]" = field(default_factory=count)
     device: int | None = None
+    events: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ranks = [Rank(self.engine_id, number, self.device) for number in range(RANKS)]
@@ -128,7 +133,7 @@ class Engine:
             self.counts,
             groups=KeyGroups.of([EngineGroup(0, PAGE, None)]),
             most_spare=16,
-            events=True,
+            events=events_of(BlockSizes(PAGE, PAGE, PAGE), enabled=True),
         )
         assert wait_until(lambda: self.access.usable and self.access.memory.failure is None)
 
@@ -140,6 +145,7 @@ class Engine:
             digest = repr(asked.all_token_ids[: number * PAGE]).encode()[-28:].rjust(32)
             keys.append(make_offload_key(digest, 0))
             context.set_offload_key_position(keys[-1], number * PAGE)
+        asked.block_hashes = [get_offload_block_hash(each) for each in keys]
         self.manager.arrived(asked)
         self.manager.on_new_request(context)
         return keys, context
@@ -204,6 +210,7 @@ class Engine:
             self.manager.begin_step(idle=True)
             self.manager.on_schedule_end(None)  # type: ignore[arg-type]
             self.manager.publish_copied()
+            self.events += self.manager.take_kv_events()
             return not self.manager.has_pending_work()
 
         assert wait_until(idle, LIMIT)
@@ -262,8 +269,11 @@ def hit(engine: Engine, number: int = 1) -> tuple[list[OffloadKey], ReqContext]:
 def test_pages_come_back_as_they_were(engine: Engine, store: RunningStore) -> None:
     """Both ranks get their own bytes back, events name the keys, and nothing stays held."""
     keys, context = hit(engine)
-    [event] = engine.manager.take_events()
-    assert sorted(event.keys) == sorted(keys)
+    [event] = engine.events
+    assert event.block_hashes == [
+        maybe_convert_block_hash(get_offload_block_hash(each)) for each in keys
+    ]
+    assert list(event.token_ids) == prompt(1, 8)[: 8 * PAGE]
     assert engine.load(keys[2:], context, range(40, 46))
     assert engine.same(range(2, 8), range(40, 46))
     engine.end(context)
@@ -593,7 +603,8 @@ def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -
     engine.hits(fresh, writing)
     stored = engine.prepare(fresh, writing)
     engine.manager.reset_cache()
-    assert not list(engine.manager.take_events())
+    [announced], [gone] = engine.events, engine.manager.take_kv_events()
+    assert gone.block_hashes == announced.block_hashes[::-1]
     assert holds(store)[0] == 1
     assert not engine.copy(range(40, 48), pages, load=True)
     assert engine.same(range(8), range(40, 48))

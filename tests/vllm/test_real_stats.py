@@ -1,4 +1,4 @@
-"""Counts through vLLM's own hooks, and events through its types."""
+"""Counts through vLLM's own hooks."""
 
 from collections import Counter
 from functools import partial
@@ -8,22 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as PrometheusCounter
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import (
-    get_request_block_hasher,
-    init_none_hash,
-    maybe_convert_block_hash,
-)
-from vllm.v1.request import Request
 
 from kvstore_client.engines.counters import ATTACHED, GAUGES, METRICS
 from kvstore_vllm.connector import KvstoreConnector
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.offload.offload_connector import KvstoreOffloadingConnector
-from kvstore_vllm.stored_events import MEDIUM, StoredEvents
-
-PAGE = 16
 
 
 def test_what_was_counted_is_taken_once() -> None:
@@ -98,54 +87,3 @@ def test_an_engine_that_has_the_store_says_so() -> None:
     assert attached() == [0, 1]
     metrics.observe({"not_attached": 1}, 1)
     assert attached() == [0, 0]
-
-
-def events_of(*, enabled: bool | None) -> StoredEvents:
-    """Collects events as a configuration has it."""
-    config = None if enabled is None else SimpleNamespace(enable_kv_cache_events=enabled)
-    cache = SimpleNamespace(block_size=PAGE)
-    return StoredEvents(SimpleNamespace(kv_events_config=config, cache_config=cache))
-
-
-def make_request(hash_size: int = PAGE) -> Request:
-    """Makes a request of a little over three blocks, with a salt."""
-    init_none_hash(sha256)
-    return Request(
-        request_id="r",
-        prompt_token_ids=list(range(3 * PAGE + 1)),
-        sampling_params=SamplingParams(max_tokens=1),
-        pooling_params=None,
-        cache_salt="salt",
-        block_hasher=get_request_block_hasher(hash_size, sha256),
-    )
-
-
-def test_what_was_stored_is_told_as_vllm_tells_of_its_own() -> None:
-    """Hashes, the one before them, tokens and extra keys of exactly those pages."""
-    request, events = make_request(), events_of(enabled=True)
-    events.stored(request, 0, 1)
-    events.stored(request, 1, 9)
-    first, second = events.take()
-    hashes = [maybe_convert_block_hash(each) for each in request.block_hashes]
-    assert (first.block_hashes, first.parent_block_hash) == (hashes[:1], None)
-    assert (second.block_hashes, second.parent_block_hash) == (hashes[1:], hashes[0])
-    assert list(second.token_ids) == list(range(PAGE, 3 * PAGE))
-    assert first.medium == second.medium == MEDIUM
-    assert first.extra_keys == [("salt",)]
-    assert second.extra_keys == [None, None]
-    assert events.take() == []
-
-
-@pytest.mark.parametrize("enabled", [None, False])
-def test_nothing_is_told_where_nobody_listens(*, enabled: bool | None) -> None:
-    """Without vLLM's events there are none of these."""
-    events = events_of(enabled=enabled)
-    events.stored(make_request(), 0, 1)
-    assert events.take() == []
-
-
-def test_hashes_of_another_size_are_not_told() -> None:
-    """Finer hashes than pages name other tokens."""
-    events = events_of(enabled=True)
-    events.stored(make_request(PAGE // 2), 0, 1)
-    assert events.take() == []

@@ -20,10 +20,15 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer: its token ids, and the seconds until its first token."""
+    """One answer: its token ids, and the seconds until its first token.
+
+    ``cached_tokens`` of the prompt were not computed, as its usage says; None unless the server
+    runs with ``--enable-prompt-tokens-details``.
+    """
 
     tokens: tuple[int, ...]
     first_token_seconds: float
+    cached_tokens: int | None = None
 
 
 class VllmServer(EngineServer):
@@ -66,6 +71,7 @@ class VllmServer(EngineServer):
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
+            "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
         if salt is not None:
@@ -73,7 +79,7 @@ class VllmServer(EngineServer):
         if hint is not None:
             body["kv_transfer_params"] = {"kvstore": hint}
         began = time.perf_counter()
-        first, found = 0.0, list[int]()
+        first, found, cached = 0.0, list[int](), None
         headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}
         with self.request("POST", "/v1/completions", body, headers) as answer:
             for line in answer:
@@ -82,12 +88,15 @@ class VllmServer(EngineServer):
                 piece = json.loads(line[6:])
                 if "choices" not in piece:
                     raise RuntimeError(f"the server answered {piece}")
+                if piece.get("usage"):
+                    details = piece["usage"].get("prompt_tokens_details") or {}
+                    cached = details.get("cached_tokens")
                 if piece["choices"] and piece["choices"][0].get("token_ids"):
                     if not found:
                         first = time.perf_counter() - began
                         at_first_token()
                     found += piece["choices"][0]["token_ids"]
-        return Completion(tuple(found), first)
+        return Completion(tuple(found), first, cached)
 
     def forget(self) -> None:
         """Empties vLLM's own prefix cache. Raises ``RuntimeError`` if that fails."""

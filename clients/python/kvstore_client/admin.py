@@ -10,7 +10,8 @@ from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.calls.grpc_channel import StoreCalls
-from kvstore_client.packed_tokens import Tokens, pack_tokens
+from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
+from kvstore_client.prefix_fetch import FetchedPrefix, fetch_prefix
 from kvstore_client.remote_store import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -148,21 +149,43 @@ class Admin:
         return response
 
     def prefetch_prefix(
-        self, namespace_id: bytes, tokens: Tokens
+        self, namespace_id: bytes, tokens: Tokens, *, may_evict: bool = False
     ) -> prefix_cache_pb2.PrefetchPrefixResponse:
         """Begins to load a prefix that only tier 3 has into memory, and waits for none of it.
 
-        Needs no lease. A store without the feature ``prefetch`` in its capabilities loads nothing.
-        Raises ``FeatureUnsupported`` for a store that is too old to know the call.
+        Needs no lease. Takes free slots only, unless it ``may_evict`` pages that nobody used
+        lately. A store without the feature ``prefetch`` in its capabilities loads nothing. Raises
+        ``FeatureUnsupported`` for a store that is too old to know the call.
         """
         calls = self._calls()
         request = prefix_cache_pb2.PrefetchPrefixRequest(
-            namespace_id=namespace_id, sequence={"tokens": pack_tokens(tokens)}
+            namespace_id=namespace_id,
+            sequence={"tokens": pack_tokens(tokens)},
+            may_evict=may_evict,
         )
         response: prefix_cache_pb2.PrefetchPrefixResponse = calls.call(
             calls.prefix_cache.PrefetchPrefix, request, self._timeout
         )
         return response
+
+    def fetch_prefix(
+        self, namespace_id: bytes, tokens: Tokens, *, seconds: float, may_evict: bool = False
+    ) -> FetchedPrefix:
+        """Loads a prefix that only tier 3 has, and waits ``seconds`` at most.
+
+        Give the tokens of whole pages, all of which are loaded: it waits longer for the tokens of a
+        page that is not whole. Repeats :meth:`prefetch_prefix`, and raises what it raises. A store
+        without a tier 3 loads nothing, and the answer says what is in memory.
+        """
+        packed = pack_tokens(tokens)
+        wanted = len(packed) // TOKEN_BYTES
+        # A match leaves the last token to compute. With one more, all whole pages count.
+        packed += bytes(TOKEN_BYTES)
+        return fetch_prefix(
+            lambda: self.prefetch_prefix(namespace_id, packed, may_evict=may_evict),
+            wanted,
+            seconds,
+        )
 
     def pin_prefix(
         self,

@@ -294,7 +294,15 @@ class Namespace:
         them. Has no effect on the cache. Raises ``ValueError`` for invalid tokens or groups.
         """
         answer = self._peek(tokens, groups, group_start_page)
-        return answer.matched_token_count + answer.source_token_count
+        return 0 if answer is None else answer.matched_token_count + answer.source_token_count
+
+    def cached_token_count(self, tokens: Tokens) -> int | None:
+        """Returns how many tokens a match would cover in place; None if the store fails.
+
+        Has no effect on the cache. Raises ``ValueError`` for invalid tokens.
+        """
+        answer = self._peek(tokens)
+        return None if answer is None else answer.matched_token_count
 
     def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
         """Returns the reservation that computes more of ``tokens`` than is cached.
@@ -302,7 +310,8 @@ class Namespace:
         Returns None if there is none, or if the store fails. Has no effect. Raises
         ``ValueError`` for invalid tokens.
         """
-        return InFlight.of(self._peek(tokens))
+        answer = self._peek(tokens)
+        return None if answer is None else InFlight.of(answer)
 
     # The pages in this process.
 
@@ -404,7 +413,8 @@ class Namespace:
 
     def _peek(
         self, tokens: Tokens, groups: Sequence[GroupWindow] = (), group_start_page: int = 0
-    ) -> prefix_cache_pb2.PeekPrefixResponse:
+    ) -> prefix_cache_pb2.PeekPrefixResponse | None:
+        """Returns the store's answer; None if it fails."""
         packed = pack_tokens(tokens)
         windows = window_messages(groups)
         try:
@@ -421,9 +431,9 @@ class Namespace:
                 )
         except NamespaceNotFound:
             self._lost(session)
-            return prefix_cache_pb2.PeekPrefixResponse()
+            return None
         except StoreError:
-            return prefix_cache_pb2.PeekPrefixResponse()
+            return None
 
     def _match(
         self,

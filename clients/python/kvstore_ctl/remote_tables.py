@@ -34,6 +34,9 @@ def remote_table(remote: store_pb2.RemoteStats) -> Table:
             f"{remote.written_page_count}, {remote.written_byte_count // MEBIBYTE}"
         ),
         "pages not written": _reasons(remote.refused_pages),
+        "pinned pages refreshed, absent": (
+            f"{remote.refreshed_pin_page_count}, {remote.absent_pin_page_count}"
+        ),
         "values rejected": _reasons(remote.rejected_pages),
         "loads, late, declined": (
             f"{remote.load_count}, {remote.late_load_count}, {remote.declined_load_count}"

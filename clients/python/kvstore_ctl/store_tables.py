@@ -291,17 +291,25 @@ def holds_table(
 
 
 def named_pins_table(
-    pins: Iterable[named_pin_pb2.NamedPinInfo], namespace_titles: Mapping[bytes, str]
+    pins: Iterable[named_pin_pb2.NamedPinInfo],
+    namespace_titles: Mapping[bytes, str],
+    *,
+    has_remote_tier: bool = False,
 ) -> FittedTable:
-    """Returns a table of the named pins. A namespace without a title is shown by its id."""
+    """Returns a table of the named pins. A namespace without a title is shown by its id.
+
+    With a remote tier it says how many tokens of each are in it.
+    """
+    shared = ("shared",) if has_remote_tier else ()
     return FittedTable(
         "named pins",
-        ("name", "namespace", "tokens", "age, s", "left"),
+        ("name", "namespace", "tokens", *shared, "age, s", "left"),
         (
             (
                 pin.name,
                 namespace_titles.get(pin.namespace_id, pin.namespace_id.hex()[:SHORT_ID]),
                 pin.pinned_token_count,
+                *((pin.remote_token_count,) if has_remote_tier else ()),
                 pin.age.seconds,
                 span_text(pin.remaining.seconds) if pin.HasField("remaining") else "for ever",
             )

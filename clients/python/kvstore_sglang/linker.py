@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
+from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_sglang import plugin
 from kvstore_sglang.engine.adapters import adapter_digests
 from kvstore_sglang.engine.device_pool import DevicePool
@@ -26,6 +28,7 @@ from kvstore_sglang.engine.refusals import require_supported
 from kvstore_sglang.engine.salts import RequestSalts
 from kvstore_sglang.engine.settings import LinkerSettings
 from kvstore_sglang.engine.token_pages import TokenPages
+from kvstore_sglang.linker_events import LinkerEvents, RequestSalt
 from kvstore_sglang.metrics import CountReport, LinkerMetrics
 from kvstore_sglang.transfers.loads import Loads, QueuedLoad
 from kvstore_sglang.transfers.lookups import Lookups
@@ -103,6 +106,11 @@ class KvstoreLinker(UnifiedCacheLinker):
             fault_fraction=settings.fault_load_fraction,
         )
         self._saves = Saves(store, PageCopies(pool, memory), self._page_tokens, counts)
+        self._events = LinkerEvents(params, self._tokens.pack)
+        self._events.check_with(
+            partial(store.cached_pages, page_bytes=self._page_tokens * TOKEN_BYTES),
+            lambda: self._access.usable,
+        )
         # So that the first requests find the store.
         self._access.wait_attached(ATTACH_SECONDS)
         LINKERS.add(self)
@@ -121,7 +129,9 @@ class KvstoreLinker(UnifiedCacheLinker):
 
         They are pinned until the request loads them, or :meth:`drop`.
         """
-        return self._lookups.find(rid, self._salts.of(extra_key, cache_salt), tokens, device_pages)
+        salt = self._salts.of(extra_key, cache_salt)
+        answered = partial(self._events.found, RequestSalt(extra_key, cache_salt, salt), tokens)
+        return self._lookups.find(rid, salt, tokens, device_pages, answered)
 
     def drop(self, rid: str) -> None:
         """Releases the pages found for a request."""
@@ -143,13 +153,20 @@ class KvstoreLinker(UnifiedCacheLinker):
             return False
         salt = self._salts.of(extra_key, cache_salt)
         events = self.record_offload_ready() if self._on_device else ()
-        self._saves.queue(SavedPages(salt, packed, slots, tuple(events)))
+        named = RequestSalt(extra_key, cache_salt, salt)
+        saved = partial(self._note_saved, named, tokens)
+        self._saves.queue(SavedPages(salt, packed, slots, tuple(events), saved))
         return True
+
+    def take_events(self) -> list[Any]:
+        """Returns the events of the store's pages since the last call, if this rank has some."""
+        return self._events.take()
 
     def weights_changed(self) -> None:
         """Separates all later pages from those of the weights until now."""
         self._salts.renew()
         self._lookups.drop_all()
+        self._events.clear()
         _logger.info("weights_changed")
 
     # SGLang's interface.
@@ -212,14 +229,24 @@ class KvstoreLinker(UnifiedCacheLinker):
         self._loads.reset()
         self._lookups.drop_all()
         self._salts.renew()
+        self._events.clear()
         _logger.info("cache_flushed")
 
     def close(self) -> None:
         """Ends all transfers, and gives the lease back."""
+        self._events.close()
         self._saves.close()
         self._loads.close()
         self._lookups.drop_all()
         self._access.close()
+
+    def _note_saved(self, salt: RequestSalt, tokens: Sequence[int]) -> None:
+        """Announces pages that were saved, unless a flush since then has separated them."""
+        try:
+            if salt.store_salt == self._salts.of(salt.extra_key, salt.cache_salt):
+                self._events.saved(salt, tokens)
+        except Exception:  # none may reach the scheduler
+            _logger.exception("pages_not_announced")
 
 
 def weights_changed() -> None:

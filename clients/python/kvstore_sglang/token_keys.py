@@ -22,6 +22,7 @@ _logger = logging.getLogger(__name__)
 # The names of the arguments that this module passes or takes.
 SIGNATURES: Final = {
     UnifiedRadixCache.insert: ("self", "params"),
+    UnifiedRadixCache.take_events: ("self",),
     UnifiedCacheLinkerWrapper.__init__: ("self", "cache", "cache_linker"),
     UnifiedCacheLinkerWrapper.match: ("self", "key", "req", "result"),
     UnifiedCacheLinkerWrapper.load_back: ("self", "req"),
@@ -74,15 +75,17 @@ class TokenKeys:
         self._cache = wrapper.cache
         self._linker = wrapper.cache_linker
         self._insert = wrapper.cache.insert
+        self._take_events = wrapper.cache.take_events
         self._release_request = wrapper.release_request
         self._inserting: Any = None
 
     def attach(self) -> None:
-        """Takes the place of the methods of SGLang's wrapper, and watches inserts."""
+        """Takes the place of the methods of SGLang's wrapper, and watches inserts and events."""
         self._wrapper.match = self.match
         self._wrapper.release_request = self.release_request
         self._wrapper._offload_node = self.offload_node  # noqa: SLF001  # it has no other name
         self._cache.insert = self.insert
+        self._cache.take_events = self.take_events
 
     def match(self, key: Any, req: Any, result: Any) -> Any:  # noqa: ANN401  # SGLang's own
         """Offers the pages that the store has after those of the device."""
@@ -121,6 +124,10 @@ class TokenKeys:
             return self._insert(params)
         finally:
             self._inserting = before
+
+    def take_events(self) -> list[Any]:
+        """Returns the KV events of SGLang's tree, and then those of the store's pages."""
+        return [*self._take_events(), *self._linker.take_events()]
 
     def offload_node(self, node_id: Any, transfers: Any) -> None:  # noqa: ANN401  # SGLang's own
         """Saves a node's pages, whose tokens are in the insert under way."""

@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     KVConnectorWorkerMetadata,
 )
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
@@ -26,7 +27,7 @@ from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.scheduler.scheduler_role import SchedulerRole
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
-from kvstore_vllm.stored_events import StoredEvents
+from kvstore_vllm.store_events import BlockSizes, StoreEvents
 from kvstore_vllm.versions import VERSIONS
 
 if TYPE_CHECKING:
@@ -81,11 +82,11 @@ class KvstoreConnector(KVConnectorBase_V1):
         log_with(logging.getLogger("vllm"), "kvstore_vllm")
         settings = _settings(vllm_config)
         facts = EngineFacts(vllm_config, kv_cache_config)
-        self._events = StoredEvents(vllm_config)
         self._scheduler: SchedulerRole | None = None
         self._rank: RankRole | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
+            events = _events(vllm_config, kv_cache_config, facts.page_tokens)
+            self._scheduler = SchedulerRole(vllm_config, settings, facts, events)
         else:
             weights = WeightChanges()
             weights.watch(vllm_config)
@@ -242,8 +243,14 @@ class KvstoreConnector(KVConnectorBase_V1):
         return self._scheduler is not None and self._scheduler.planner.holds_blocks
 
     def has_pending_push_work(self) -> bool:
-        """Returns whether an idle engine has to go on stepping to release what it holds."""
-        return self._scheduler is not None and self._scheduler.planner.awaits_answers
+        """Returns whether an idle engine has to go on stepping.
+
+        It releases what it holds, and vLLM takes events in steps.
+        """
+        scheduler = self._scheduler
+        return scheduler is not None and (
+            scheduler.planner.awaits_answers or scheduler.events.are_waiting
+        )
 
     def reset_cache(self) -> bool | None:
         """Stops matching everything computed until now, for example after a change of weights."""
@@ -259,8 +266,8 @@ class KvstoreConnector(KVConnectorBase_V1):
     # Events, counts and metrics.
 
     def take_events(self) -> "Iterable[KVCacheEvent]":
-        """Returns the pages stored since the last call, if such events are on."""
-        return self._events.take()
+        """Returns the events of the store's pages since the last call, if events are on."""
+        return () if self._scheduler is None else self._scheduler.events.take()
 
     def get_kv_connector_stats(self) -> ConnectorStats | None:
         """Returns the counts since the last call."""
@@ -292,6 +299,15 @@ class KvstoreConnector(KVConnectorBase_V1):
 def _settings(vllm_config: "VllmConfig") -> ConnectorSettings:
     transfer = vllm_config.kv_transfer_config
     return ConnectorSettings.read((transfer and transfer.kv_connector_extra_config) or {})
+
+
+def _events(
+    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", page_tokens: int
+) -> StoreEvents:
+    _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    [group] = kv_cache_config.kv_cache_groups
+    sizes = BlockSizes(hash_tokens, page_tokens, page_tokens)
+    return StoreEvents(vllm_config, group, 0, sizes)
 
 
 # vLLM's MultiConnector finds the class of each connector's counts by its registered name alone.

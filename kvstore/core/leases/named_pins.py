@@ -18,10 +18,11 @@ class NamedPin(Hold):
     It has one anchor and never a detached page, since it ends when one of its pages is
     removed. ``fingerprint`` identifies the prefix that was asked for, which may be longer
     than what is held. ``due`` is the time at which the pin ends by itself, or infinity, and
-    ``ttl`` the seconds from when that was set.
+    ``ttl`` the seconds from when that was set. A page store that hosts share had the first
+    ``stored_end`` pages when it was last asked.
     """
 
-    __slots__ = ("_table", "due", "fingerprint", "name", "ttl")
+    __slots__ = ("_table", "due", "fingerprint", "name", "stored_end", "ttl")
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class NamedPin(Hold):
         self.name = name
         self.fingerprint = fingerprint
         self.due = self.ttl = inf
+        self.stored_end = 0
         self._table = table
         self.stand_at(at)
 

@@ -12,6 +12,10 @@ from typing import NamedTuple
 MEMORY_SECONDS = 30.0
 # After this many seconds without a measurement the tier is tried again.
 PROBE_SECONDS = 10.0
+# A tier whose looks are late is first tried again after so many seconds, and then after pauses that
+# double up to the one above. Most stalls last a second or two, and each late look costs a call a
+# quarter of its time.
+FIRST_PROBE_SECONDS = 0.5
 # An engine that states no speed waits for a tier that answers as quickly on average. A local Valkey
 # answers for 128 pages in 0.05 to 1.3 ms, and S3 in 6 to 50 ms.
 MOST_LOOK_SECONDS = 0.005
@@ -54,6 +58,8 @@ class LoadDecision:
         self.look_seconds = self._first_look_seconds
         self._looked_at: float | None = None
         self._look_tried_at: float | None = None
+        self._was_late = False
+        self._late_pause = FIRST_PROBE_SECONDS
         self._bytes = 0.0
         self._seconds = 0.0
         self._measured_at: float | None = None
@@ -83,11 +89,17 @@ class LoadDecision:
         """Records a look that took so long, whatever it found.
 
         A late look, which was given up, counts twice its time, since it might have taken longer.
-        After ``probe_seconds`` without a look the earlier ones no longer count.
+        After ``probe_seconds`` without a look the earlier ones no longer count, and neither do late
+        ones after an answer in time.
         """
         taken = 2 * seconds if is_late else seconds
         is_stale = self._looked_at is None or now - self._looked_at >= self._probe_seconds
-        share = 1.0 if is_stale else LATEST_LOOK
+        recovers = self._was_late and not is_late
+        if recovers:
+            # A tier that is late often is not asked as soon as one that was never late before.
+            self._late_pause = max(self._late_pause / 2, FIRST_PROBE_SECONDS)
+        self._was_late = is_late
+        share = 1.0 if is_stale or recovers else LATEST_LOOK
         self.look_seconds += share * (taken - self.look_seconds)
         self._looked_at = self._look_tried_at = now
 
@@ -104,7 +116,8 @@ class LoadDecision:
 
         ``wanted`` is all that the tier may have. The look has to be answered within ``patience``
         seconds, and in ``MOST_LOOK_SECONDS`` for an engine that states no speed (0). A tier that
-        was found too slow is asked again after ``probe_seconds``, once.
+        was found too slow is asked again after ``probe_seconds``, once. One that is only too slow
+        for the caller's patience is asked after shorter pauses at first.
         """
         most = MOST_LOOK_SECONDS
         if prefill_tokens_per_second > 0:
@@ -112,9 +125,13 @@ class LoadDecision:
             most = computing - self.load_seconds(queued_bytes + wanted.byte_count)
         if self.look_seconds < min(most, patience):
             return True
-        if self._look_tried_at is not None and now - self._look_tried_at < self._probe_seconds:
+        is_late = self._was_late and self.look_seconds < most
+        pause = self._late_pause if is_late else self._probe_seconds
+        if self._look_tried_at is not None and now - self._look_tried_at < pause:
             return False
         self._look_tried_at = now
+        if is_late:
+            self._late_pause = min(2 * pause, self._probe_seconds)
         return True
 
     def load_seconds(self, byte_count: int) -> float:

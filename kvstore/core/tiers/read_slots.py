@@ -71,20 +71,20 @@ def take_targets(
 ) -> Slots:
     """Returns ``count`` slots of tier 1, now MOVING, or as many as the lease may have.
 
-    Evicts as a reservation would, or less with a ``bound``. Evicts nothing without a lease, or for
-    one that has not mapped all of the arena.
+    Evicts as a reservation would, or less with a ``bound``. Evicts nothing for a lease that has not
+    mapped all of the arena, or without both a lease and a bound.
     """
     arena = namespace.arena
     usable = arena.lasting if lease is None else lease.usable_extents(arena)
     missing = count - arena.free_count
-    if missing > 0 and lease is not None and usable == arena.lasting:
+    if missing > 0 and usable == arena.lasting and (lease, bound) != (None, None):
         most = min(missing, arena.counts[SlotState.CACHED])
         if bound is None:
             evicted = evict(nominate(arena, most))
         else:
             room = max(int(bound.share * arena.slot_count), 1) if bound.share else 0
             evicted = _evict_old(arena, min(most, room - arena.bounded_count), bound.since)
-        for counters in (state.counters, lease.counters):
+        for counters in (state.counters, state.ended if lease is None else lease.counters):
             counters.evicted_page_count += evicted
     targets = array("Q")
     left = sum(len(arena.extents[each].available) for each in usable)

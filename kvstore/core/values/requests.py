@@ -206,12 +206,14 @@ class Prefetched(NamedTuple):
     """The tokens of a sequence's whole pages, by what a match would find of them.
 
     ``memory_token_count`` are in memory. The next ``loading_token_count`` are being loaded. Then
-    tier 3 is known to have ``declined_token_count`` more, which are not loaded now.
+    tier 3 is known to have ``declined_token_count`` more, which are not loaded now. The last
+    ``remote_token_count`` of these two are in the store that hosts share.
     """
 
     memory_token_count: int = 0
     loading_token_count: int = 0
     declined_token_count: int = 0
+    remote_token_count: int = 0
 
 
 @dataclass(frozen=True)

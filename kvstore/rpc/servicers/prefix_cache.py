@@ -67,11 +67,14 @@ class PrefixCacheServicer:
             who = call.caller(request.caller.lease_id, request.caller.store_epoch)
         else:
             convert.require_no_base(sequence)
-        found = self._store.prefetch(who, request.namespace_id, sequence)
+        found = self._store.prefetch(
+            who, request.namespace_id, sequence, may_evict=request.may_evict
+        )
         return pb.PrefetchPrefixResponse(
             memory_token_count=found.memory_token_count,
             loading_token_count=found.loading_token_count,
             declined_token_count=found.declined_token_count,
+            remote_token_count=found.remote_token_count,
         )
 
     def PeekPrefix(self, request: pb.PeekPrefixRequest, call: Call) -> pb.PeekPrefixResponse:

@@ -42,6 +42,8 @@ def remote_message(
     message.load_count = use.loads.load_count
     message.late_load_count = use.loads.late_count
     message.declined_load_count = use.loads.declined_count
+    message.refreshed_pin_page_count = use.pins.refreshed_pages
+    message.absent_pin_page_count = use.pins.absent_pages
     message.saved_prefill_time.CopyFrom(duration(use.loads.saved_prefill_seconds))
     return message
 

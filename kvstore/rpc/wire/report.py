@@ -218,6 +218,7 @@ def named_pin_message(pin: NamedPinStats) -> named_pin_pb2.NamedPinInfo:
         pinned_token_count=pin.pinned_token_count,
         age=duration(pin.age),
         remaining=None if pin.remaining is None else duration(pin.remaining),
+        remote_token_count=pin.remote_token_count,
     )
 
 

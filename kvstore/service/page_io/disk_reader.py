@@ -107,17 +107,24 @@ class Loader:
                 each.note_saved(tokens, speed)
 
     def prefetch(
-        self, caller: Caller | Identity, namespace_id: bytes, sequence: Sequence
+        self,
+        caller: Caller | Identity,
+        namespace_id: bytes,
+        sequence: Sequence,
+        *,
+        may_evict: bool = False,
     ) -> Prefetched:
         """Begins to load a sequence's pages that only tier 3 has, and waits for none of them.
 
-        Takes FREE slots alone, and pins nothing. Returns what is in memory, what is being loaded
-        by this call or another one, and what is not. A lease's prefetches load at most
-        ``Limits.max_prefetch_bytes`` at a time. Those of callers without a lease share one such
-        bound for each tenant. Raises the errors of a match.
+        Takes FREE slots alone unless it ``may_evict`` as a match may, and pins nothing. Returns
+        what is in memory, what is being loaded by this call or another one, and what is not. A
+        lease's prefetches load at most ``Limits.max_prefetch_bytes`` at a time. Those of callers
+        without a lease share one such bound for each tenant. They ask a shared page store also if
+        a miss is likely. Raises the errors of a match.
         """
         until = self._parts.clock() + PREFETCH_LOOK
-        call = LoadCall(caller, namespace_id, sequence, None, LoadTerms(until, until))
+        terms = LoadTerms(until, until)
+        call = LoadCall(caller, namespace_id, sequence, None, terms, may_evict=may_evict)
         self._paths.prefetch(call)
         return call.prefetched()
 

@@ -61,6 +61,8 @@ class LoadTerms(NamedTuple):
 class LoadCall:
     """A call of a match, or a prefetch, which waits for nothing. For one thread.
 
+    A prefetch takes FREE slots alone unless it ``may_evict`` as a match may.
+
     ``page_tokens`` are the tokens of a page of its namespace, 0 until that was found. ``first`` is
     the end of its path's cached pages as it came, in pages. ``found_end`` is the end
     of the pages that tier 3 has, and ``shared_start`` the first of them that a shared page store
@@ -75,12 +77,15 @@ class LoadCall:
         sequence: Sequence,
         options: MatchOptions | None,
         terms: LoadTerms,
+        *,
+        may_evict: bool = False,
     ) -> None:
         self.caller = caller
         self.namespace_id = namespace_id
         self.sequence = sequence
         self.options = options
         self.terms = terms
+        self.may_evict = may_evict
         self.page_tokens = 0
         self.first: int | None = None
         self.found_end = 0
@@ -90,8 +95,13 @@ class LoadCall:
 
     @property
     def is_prefetch(self) -> bool:
-        """True if it waits for no page, and takes FREE slots alone."""
+        """True if it waits for no page."""
         return self.options is None
+
+    @property
+    def is_of_operator(self) -> bool:
+        """True if it needs no lease, and no request waits for it."""
+        return isinstance(self.caller, Identity)
 
     @property
     def tenant(self) -> str:
@@ -140,7 +150,9 @@ class LoadCall:
         """Returns what a prefetch found, in tokens."""
         first = 0 if self.first is None else self.first
         loading = max(self.loading_end, first)
-        pages = first, loading - first, max(self.found_end - loading, 0)
+        end = max(self.found_end, loading)
+        shared = 0 if self.shared_start is None else end - self.shared_start
+        pages = first, loading - first, end - loading, shared
         return Prefetched(*(count * self.page_tokens for count in pages))
 
 

@@ -18,9 +18,15 @@ from kvstore.storage.page_store import PageStore
 # what it has. There are 16 threads for gRPC and 8 for lanes.
 MOST_WAITING = 4
 MOST_LOOKING = 4
+# Patient looks at a time, each for about a second. Matches do not wait for them.
+MOST_PATIENT = 2
 # A look that finds nothing sooner asked nobody, so it says nothing of the others: a local Valkey
 # answers for one page in 0.08 ms.
 LEAST_LOOK_SECONDS = 0.00002
+# Seconds after which a patient caller's look begins no further trip, and the pages of a trip. Loads
+# of the pages found begin then, and the next call asks for the others.
+PATIENT_LOOK = 1.0
+ASKED_AT_ONCE = 128
 # Pages whose slots are taken at a time: an engine that does not keep its word costs so many.
 RUN_PAGES = 16
 # Seconds in which a load from a shared page store begins its reads. What it could not read by then
@@ -78,6 +84,7 @@ class LoadSource:
         self.is_shared = tier.is_shared
         self.waiting = Places(MOST_WAITING)
         self.looking = Places(MOST_LOOKING)
+        self.patient = Places(MOST_PATIENT)
         self._clock = clock
         self._mutex = Lock()
         prior = 0.0 if tier.page_store is None else tier.page_store.facts.look_seconds
@@ -148,6 +155,24 @@ class LoadSource:
                 self._decision.observe_look(now - begun, now, is_late=is_late)
             self._counts.looks += 1
             self._counts.late_looks += is_late
+        return count
+
+    def look_anyway(
+        self, namespace: bytes, names: Iterable[PageName], most: int, deadline: float
+    ) -> int:
+        """Returns what ``look`` does, and asks a shared page store also if a miss is likely.
+
+        Waits for a shared one for about a second at most, whatever ``deadline`` is, and counts as a
+        use of its pages. For callers with time.
+        """
+        if not self.is_shared:
+            return self.look(namespace, names, most, deadline)
+        left, until, count = islice(names, most), self._clock() + PATIENT_LOOK, 0
+        while batch := list(islice(left, ASKED_AT_ONCE)):
+            stored = self.tier.stored(namespace, batch)
+            count += stored
+            if stored < len(batch) or self._clock() >= until:
+                break
         return count
 
     def worth_loading(self, wanted: Wanted, speed: int) -> bool:

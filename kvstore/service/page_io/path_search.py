@@ -82,6 +82,8 @@ class PathSearch:
         if load is not None:
             end = located.end + located.page_count
             call.loading_end = min(load.read.sources[-1].end, end)
+            call.awaited = load.read.sources
+            call.stand_at(call.loading_end, self._shared)
 
     def _places(self, call: LoadCall) -> HeldPlaces:
         """Returns what holds the places of a call."""
@@ -152,7 +154,8 @@ class PathSearch:
                 return 0
             most, deadline = min(left, source.most_pages(layout.page_bytes)), call.terms.shared
         names = located.page_names(start)
-        count = source.look(located.namespace_digest, names, most, deadline)
+        look = source.look_anyway if call.is_of_operator else source.look
+        count = look(located.namespace_digest, names, most, deadline)
         if source.is_shared:
             held.give_back(source.looking)
         if not count:
@@ -174,6 +177,8 @@ class PathSearch:
 
         The call then has the places that it needs to ask and to wait.
         """
+        if call.is_of_operator:
+            return held.take(source.patient)
         patience = call.terms.shared - self._parts.clock()
         wanted = Wanted(left * layout.page_bytes, left * layout.page_tokens)
         if patience <= 0 or not source.worth_looking(wanted, call.speed, patience):
@@ -239,7 +244,7 @@ class PathSearch:
 
     def _bound(self, call: LoadCall) -> EvictionBound:
         """Returns what a load may evict for pages of a shared page store. Under the mutex."""
-        if call.is_prefetch:
+        if call.is_prefetch and not call.may_evict:
             return FREE_ONLY
         since = self._parts.cache.recent_uses.since(self._parts.clock())
         return EvictionBound(CAREFUL_SHARE, since)

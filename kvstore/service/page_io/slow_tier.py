@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from enum import Enum
+from itertools import takewhile
 from math import inf
 from threading import Event, Lock
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -16,6 +17,7 @@ from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.storage.page_store import (
     PageKey,
     PageStore,
+    Presence,
     SharedPageStore,
     StoreCounters,
     StoreState,
@@ -182,6 +184,17 @@ class SlowTier:
         if page_store is None:
             return 0
         return page_store.look((PageKey(namespace, *each) for each in names), deadline)
+
+    def stored(self, namespace: bytes, names: Iterable[PageName]) -> int:
+        """Returns how many pages of a path are stored, up to the first that is not. May wait.
+
+        Asks for all of them, also if a miss is likely, and counts as a use of the pages.
+        """
+        page_store = self.usable()
+        if page_store is None:
+            return 0
+        found = page_store.there([PageKey(namespace, *each) for each in names])
+        return sum(1 for _ in takewhile(lambda each: each is Presence.STORED, found))
 
     def remove(
         self, keys: Items[PageKey], namespaces: Items[bytes], corrupt: Items[PageKey] = ()

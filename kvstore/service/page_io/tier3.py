@@ -13,6 +13,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
 from kvstore.service.page_io.disk_writer import Keeper
 from kvstore.service.page_io.load_source import LoadUse
+from kvstore.service.page_io.pin_refresher import PinUse, pin_refreshers
 from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.removals import Removals
 from kvstore.service.page_io.silent_losses import SilentLosses
@@ -22,11 +23,12 @@ from kvstore.storage.page_store import PageKey
 
 
 class PageStoreUse(NamedTuple):
-    """The content of one page store, and the loads from it."""
+    """The content of one page store, the loads from it, and the refreshes of named pins in it."""
 
     kind: TierKind
     tier: TierUse
     loads: LoadUse
+    pins: PinUse = PinUse()
 
 
 class Tier3Use(NamedTuple):
@@ -72,6 +74,7 @@ class Tier3:
         ]
         self.loader = Loader(cache, mutex, memory=memory, tiers=self.tiers, clock=clock, took=took)
         self.removals = Removals(cache, mutex, self.tiers, revise)
+        self.pin_refreshers = pin_refreshers(cache, mutex, self.tiers, clock, self.note)
         self.silent_losses = SilentLosses(cache, mutex, self.tiers, clock)
         self._cache = cache
         self._mutex = mutex
@@ -117,7 +120,7 @@ class Tier3:
     def use(self) -> Tier3Use:
         """Returns the current content."""
         page_stores = tuple(
-            PageStoreUse(each.kind, each.use(), loads)
+            PageStoreUse(each.kind, each.use(), loads, self._pins_of(each))
             for each, loads in zip(self._present, self.loader.uses(), strict=True)
         )
         own = next((each for each in page_stores if each.kind is TierKind.SLAB), None)
@@ -126,6 +129,10 @@ class Tier3:
             return Tier3Use(disk.use(), 0.0, 0, page_stores)
         loads = own.loads
         return Tier3Use(own.tier, loads.bandwidth, loads.declined_count, page_stores)
+
+    def _pins_of(self, tier: SlowTier) -> PinUse:
+        refresher = self.pin_refreshers.get(tier.number)
+        return PinUse() if refresher is None else refresher.use()
 
     def step(self) -> None:
         """Does what is due about each second, on one thread."""

@@ -4,5 +4,6 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).parents[3]
-# The parts that benchmarks and the cases of other engines share with it.
-sys.path += [str(TREE / "benchmarks"), str(TREE / "tests" / "support")]
+# The parts that the cases of other engines and benchmarks share with it. Packages of the former
+# have names of some benchmarks.
+sys.path += [str(TREE / "tests" / "support"), str(TREE / "benchmarks")]

@@ -195,7 +195,7 @@ class Fleet:
 
 @contextmanager
 def running_nursery(
-    control: Path, log: IO[bytes], *, trace: Path | None, seed: int
+    control: Path, log: IO[bytes], *, trace: Path | None, seed: int, longest_turn: int
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Runs a nursery until the block ends; gives the sockets of its commands and its reports."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -208,6 +208,7 @@ def running_nursery(
         str(trace or ""),
         str(seed),
         str(REQUESTS),
+        str(longest_turn),
     ]
     with ours, reports:
         process = subprocess.Popen(  # our own program

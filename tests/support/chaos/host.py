@@ -10,6 +10,7 @@ from chaos.control import Control
 from chaos.engines import Engines
 from chaos.fleet import Fleet, running_nursery
 from chaos.keeper import Keeper
+from chaos.load import HOSTS_LONGEST_TURN, LONGEST_TURN
 from chaos.tally import Tally
 from chaos.watcher import Watcher
 
@@ -49,7 +50,13 @@ class Host:
         stack.callback(self.watcher.close)
         # All hosts draw from the same requests, and choose for themselves.
         commands, reports = stack.enter_context(
-            running_nursery(control.path, log, trace=crew.trace, seed=seed)
+            running_nursery(
+                control.path,
+                log,
+                trace=crew.trace,
+                seed=seed,
+                longest_turn=LONGEST_TURN if other_dir is None else HOSTS_LONGEST_TURN,
+            )
         )
         suffix = "" if other_dir is None else f"@{number}"
         self.engines = Engines(

@@ -16,6 +16,10 @@ LONGEST = 20
 # Requests that are worked on at a time, so that they meet.
 WINDOW = 48
 
+# Chunks that a turn of a conversation adds at most; with several hosts, so that more pages of each
+# request are new to the other host.
+LONGEST_TURN, HOSTS_LONGEST_TURN = 5, 15
+
 # The ids of a request's chunks, each standing for all before it too.
 Chunks = tuple[int, ...]
 
@@ -54,7 +58,7 @@ def read_trace(path: Path, count: int) -> list[Chunks]:
     return [chunks[:LONGEST] for chunks in found if chunks]
 
 
-def synthetic(seed: int, count: int) -> list[Chunks]:
+def synthetic(seed: int, count: int, longest_turn: int = LONGEST_TURN) -> list[Chunks]:
     """Returns requests that begin alike: conversations on a few system prompts, turn by turn."""
     chosen = random.Random(seed)
     fresh = iter(range(1_000_000))
@@ -65,7 +69,7 @@ def synthetic(seed: int, count: int) -> list[Chunks]:
         if not open_ones or chosen.random() < 0.4:
             open_ones.append(chosen.choice(systems))
         turn = chosen.randrange(len(open_ones))
-        longer = (*open_ones[turn], *islice(fresh, chosen.randint(1, 5)))[:LONGEST]
+        longer = (*open_ones[turn], *islice(fresh, chosen.randint(1, longest_turn)))[:LONGEST]
         requests.append(longer)
         open_ones[turn] = longer
         if len(longer) == LONGEST or len(open_ones) > 12:
@@ -73,9 +77,11 @@ def synthetic(seed: int, count: int) -> list[Chunks]:
     return requests
 
 
-def load_of(trace: Path | None, seed: int, count: int) -> Load:
+def load_of(trace: Path | None, seed: int, count: int, longest_turn: int) -> Load:
     """Returns a trace's load, or a synthetic one without a trace."""
-    return Load(synthetic(seed, count) if trace is None else read_trace(trace, count))
+    if trace is not None:
+        return Load(read_trace(trace, count))
+    return Load(synthetic(seed, count, longest_turn))
 
 
 def tokens_of(chunks: Iterable[int]) -> bytes:

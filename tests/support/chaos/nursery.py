@@ -141,14 +141,15 @@ def _cutting(path: Path, orders: Orders, report: Report) -> Callable[[], None]:
 def main() -> int:
     """Be a nursery.
 
-    Arguments: the parent's id, two descriptors, the control's file, a trace or "", seed, count.
+    Arguments: the parent's id, two descriptors, the control's file, a trace or "", seed, count,
+    and the chunks of a turn at most.
     """
     die_with_parent(int(sys.argv[1]))
     parent, reports = (socket.socket(fileno=int(each)) for each in sys.argv[2:4])
-    path, trace, seed, count = sys.argv[4:8]
+    path, trace, seed, count, longest_turn = sys.argv[4:9]
     # Ctrl-C is the supervisor's, which ends this process by closing its socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    load = load_of(Path(trace) if trace else None, int(seed), int(count))
+    load = load_of(Path(trace) if trace else None, int(seed), int(count), int(longest_turn))
     gc.collect()
     gc.freeze()
     Nursery(parent, reports, load, Control(Path(path))).serve()

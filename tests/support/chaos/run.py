@@ -23,12 +23,13 @@ from support.succession.holder import Holder
 POOL_SLOTS, EXTENT_SLOTS = 128, 32
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
-# With several hosts, so that most pages are new to the other host. It asks for a request after
-# so many others, when the engine has the pages.
-HOSTS_LOAD_SPEED = 24.0
-HOSTS_LAG = 2 * WINDOW
+# With several hosts the window moves on by so many requests for each one that a host served. So
+# both hosts serve most requests once, however slow the machine is, and most pages are new to the
+# other host. It asks for a request after so many others, when the engine has the pages.
+HOSTS_LOAD_PACE = 0.7
+HOSTS_LAG = WINDOW * 5 // 4
 # Removers of each host: most turns end early, since something happens to a host or to the engine.
-REMOVERS = 2
+REMOVERS = 5
 # Seconds between two faults of a server that is one of several: what travels by the engine
 # needs both ends.
 HOSTS_GAP = 8.0
@@ -70,11 +71,6 @@ class Plan:
     def verify_rate(self) -> float:
         """The share of matched pages that the store verifies; none where others are to see."""
         return 0.0 if self.corrupt or self.mutant else 0.05
-
-    @property
-    def load_speed(self) -> float:
-        """Requests a second by which the load's window moves on."""
-        return LOAD_SPEED if self.hosts == 1 else HOSTS_LOAD_SPEED
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:
@@ -233,12 +229,19 @@ class Run:
             for _ in range(REMOVERS if self._plan.remote else 0):
                 host.fleet.start("remover")
         while self._goes_on(passed := time.monotonic() - begun):
+            place = start + int(self._progress(passed))
             for number, host in enumerate(hosts):
                 # Each host asks for what the one before it computed a while ago.
-                place = start + int(passed * self._plan.load_speed) - number * HOSTS_LAG
-                host.control.begun = max(place, 0)
+                host.control.begun = max(place - number * HOSTS_LAG, 0)
                 host.fleet.refill(self._plan.workers)
             self._step(hosts)
+
+    def _progress(self, passed: float) -> float:
+        """Returns by how many requests the load's window has moved on after so many seconds."""
+        hosts = self._plan.hosts
+        if hosts == 1:
+            return passed * LOAD_SPEED
+        return (self.tally["hits"] + self.tally["misses"]) / hosts * HOSTS_LOAD_PACE
 
     def _goes_on(self, passed: float) -> bool:
         """True if faults go on after so many seconds."""

@@ -11,6 +11,7 @@ from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
+from naive.news import NotedNews
 from naive.pages import NaivePages, Prefix
 from naive.request import NaiveRequest, Step, next_token
 from wire.told_answers import ToldAnswers
@@ -37,7 +38,7 @@ class NaiveEngine:
         saves_beside: bool = False,
     ) -> None:
         self.store, self.page, self.chunk, self.lag = store, store.page_tokens, chunk, lag
-        self.answers, self.ranks = ToldAnswers(), ranks
+        self.answers, self.ranks, self.news = ToldAnswers(), ranks, NotedNews()
         self.saves_beside = saves_beside
         self.now, self.usable, self.joining, self.load_async = 0.0, True, False, load_async
         settings = PlannerSettings(
@@ -55,6 +56,7 @@ class NaiveEngine:
             usable=lambda: self.usable,
             joining=lambda: self.joining,
             blocks_of=lambda name: self.requests[name].blocks if name in self.requests else (),
+            news=self.news,
             clock=lambda: self.now,
         )
         self.spare = list(range(1, blocks + 1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvstore.v1 import types_pb2
-from kvstore_client import Match
+from kvstore_client import GroupWindow, Match
 from kvstore_client.match import NOTHING_LOADED, LoadedPages
 from kvstore_client.page_runs import Pages
 from kvstore_vllm.engine.connector_settings import PlannerSettings
@@ -15,6 +15,7 @@ from kvstore_vllm.offload.matched_pages import MatchedPages
 from kvstore_vllm.offload.store_path import Stored
 from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
+from naive.news import NotedNews
 from wire.told_answers import ToldAnswers
 
 PAGE, TIMEOUT, WAIT = 4, 0.25, 0.003
@@ -57,6 +58,8 @@ class NaiveLookups:
     joining: bool = False
     now: float = 0.0
     prefetches: Prefetches | None = None
+    groups: Sequence[GroupWindow] = ()
+    news: NotedNews = field(default_factory=NotedNews)
 
     def __post_init__(self) -> None:
         settings = PlannerSettings(page_tokens=PAGE, lookup_timeout=TIMEOUT, scheduling_wait=WAIT)
@@ -68,6 +71,8 @@ class NaiveLookups:
             self.counts,
             usable=lambda: self.usable,
             joining=lambda: self.joining,
+            news=self.news,
+            groups=self.groups,
             clock=lambda: self.now,
         )
         self.lookups.prefetches = self.prefetches

@@ -45,18 +45,16 @@ class DynamoIndexer:
         """Its log so far."""
         return self._log.read_text(errors="replace")
 
-    def register(self, instance: int, events: str, replay: str, page_tokens: int) -> None:
-        """Makes it follow a store's events, and ask for lost ones at ``replay``."""
-        self._post(
-            "/register",
-            {
-                "instance_id": instance,
-                "endpoint": events,
-                "replay_endpoint": replay,
-                "model_name": MODEL,
-                "block_size": page_tokens,
-            },
-        )
+    def register(self, instance: int, events: str, replay: str | None, page_tokens: int) -> None:
+        """Makes it follow somebody's events, and ask for lost ones at ``replay``, if given."""
+        registered = {
+            "instance_id": instance,
+            "endpoint": events,
+            "replay_endpoint": replay,
+            "model_name": MODEL,
+            "block_size": page_tokens,
+        }
+        self._post("/register", {k: v for k, v in registered.items() if v is not None})
 
     def find(self, instance: int, tokens: list[int], **more: object) -> Found:
         """Returns the longest prefix that it knows at an instance."""

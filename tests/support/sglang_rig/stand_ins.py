@@ -17,6 +17,8 @@ from unittest import mock
 
 import torch
 
+from sglang_rig import event_stand_ins
+
 VERSION = "0.5.23"
 PACKAGE = "sglang.srt"
 
@@ -180,6 +182,10 @@ class UnifiedRadixCache:
         self.linker._offload_node("node", [])
         return "inserted"
 
+    def take_events(self) -> list[Any]:
+        """Returns the tree's own events."""
+        return ["the tree's"]
+
     def inc_lock_ref(self, node_id: Any) -> LockResult:  # noqa: ANN401
         """Locks a path."""
         self.locked.append(node_id)
@@ -328,6 +334,15 @@ def sglang_stand_ins(counter: type) -> Iterator[HookRegistry]:
             UnifiedCacheLinker=UnifiedCacheLinker,
             UnifiedCacheLinkerWrapper=UnifiedCacheLinkerWrapper,
             _PendingOffload=PendingOffload,
+        ),
+        f"{PACKAGE}.disaggregation.kv_events": _module(
+            "events",
+            BlockRemoved=event_stand_ins.BlockRemoved,
+            BlockStored=event_stand_ins.BlockStored,
+            StorageMedium=event_stand_ins.StorageMedium,
+        ),
+        f"{cache}.events": _module(
+            "recorder", KVCacheEventRecorder=event_stand_ins.KVCacheEventRecorder
         ),
         updater: _module("updater", SchedulerWeightUpdaterManager=SchedulerWeightUpdaterManager),
     }

@@ -13,7 +13,7 @@ from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Match, MatchOptions, ReservationRequest
 from kvstore.core.values.requests import Sequence as Tokens
 from kvstore.service.page_io.slow_tier import SlowTier
-from kvstore.storage.page_store import PageKey, PageRead, PageStore, ReadAnswer
+from kvstore.storage.page_store import PageKey, PageRead, PageStore, Presence, ReadAnswer
 from kvstore.storage.write_admission import FirstTouch
 from stores.store_world import PAGE_TOKENS, ManualClock, World, make_world, sequence_of
 
@@ -50,6 +50,11 @@ class FarPageStore(MemoryPageStore):
         if self.hangs:
             return 0
         return len(list(keys)) if self.lies else super().look(keys, inf)
+
+    def there(self, keys: Sequence[PageKey]) -> list[Presence]:
+        """Answers with what it has, or claims to have."""
+        self.before_look(inf)
+        return [Presence.STORED] * len(keys) if self.lies else super().there(keys)
 
     def read(
         self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None], deadline: float

@@ -7,6 +7,7 @@ import pytest
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Admin, connect_admin, errors
 from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.prefix_fetch import FetchedPrefix
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import WELCOME
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
@@ -87,6 +88,21 @@ def test_a_prefix_is_pinned_by_name(scripted: ScriptedCalls, admin: Admin) -> No
     admin.unpin_prefix(b"space", "p")
     unpin = named_pin_pb2.UnpinPrefixRequest.FromString(scripted.requests["UnpinPrefix"][0])
     assert (unpin.namespace_id, unpin.name) == (b"space", "p")
+
+
+def test_a_fetch_repeats_a_prefetch(scripted: ScriptedCalls, admin: Admin) -> None:
+    """With one more token, so that a match would use all pages."""
+    scripted.answer(
+        "PrefetchPrefix",
+        prefix_cache_pb2.PrefetchPrefixResponse(loading_token_count=2, remote_token_count=1),
+        prefix_cache_pb2.PrefetchPrefixResponse(memory_token_count=2),
+    )
+    found = admin.fetch_prefix(b"space", [1, 2], seconds=30, may_evict=True)
+    assert found == FetchedPrefix(0, 1, 1, 0)
+    for each in scripted.requests["PrefetchPrefix"]:
+        asked = prefix_cache_pb2.PrefetchPrefixRequest.FromString(each)
+        assert asked.sequence.tokens == pack_tokens([1, 2, 0])
+        assert asked.may_evict
 
 
 def test_refusals_are_raised(scripted: ScriptedCalls, admin: Admin) -> None:

@@ -92,6 +92,7 @@ def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
             ["(a0a1a2a3)", "99"],
         ),
         (named_pins_table(PINS, {}), ["system", "for ever", "7 d"]),
+        (named_pins_table(PINS, {}, has_remote_tier=True), ["system", "shared", "7 d"]),
     ]
 
 

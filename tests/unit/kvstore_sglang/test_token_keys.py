@@ -46,6 +46,10 @@ class Linker:
         self.saved.append((extra_key, salt, list(tokens), slots))
         return self.saves
 
+    def take_events(self) -> list[str]:
+        """Returns events of the store."""
+        return ["the store's"]
+
     def drop(self, rid: str) -> None:
         """Notes the end of a request."""
         self.dropped.append(rid)
@@ -120,6 +124,11 @@ def test_an_inserted_node_is_saved_with_its_whole_path(cache: UnifiedRadixCache)
     assert slots is cache.tree_core.slots
     assert cache.locked == cache.tree_core.offloading == ["node"]
     assert [each.lock_node_id for each in cache.linker.pending_offloads] == ["node"]
+
+
+def test_events_of_the_store_follow_those_of_the_tree(cache: UnifiedRadixCache) -> None:
+    """SGLang publishes both together."""
+    assert cache.take_events() == ["the tree's", "the store's"]
 
 
 @pytest.mark.parametrize("why", ["refused", "too short", "no insert"])

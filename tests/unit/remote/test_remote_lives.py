@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from page_stores.numbered_pages import NAMESPACE, key
 from page_stores.remote_rig import SETTINGS, page_name
 
 from kvstore.remote.errors import CommandForbidden
 from kvstore.remote.expiry import BUCKET_SECONDS, UNKNOWN_DEPTH, EngineClock, Expiry
 from kvstore.remote.transfers.lineage import Lineage
-from kvstore.storage.page_store import PageWrite
+from kvstore.storage.page_store import ExpiringPageStore, PageWrite
 from mutants.live import put_into_this_process
 from mutants.remote import REMOTE_MUTANTS
 from remote.hosts import Hosts, RemoteHost
@@ -199,6 +201,54 @@ def test_a_deep_page_lives_for_half_of_the_settings(ttl: float) -> None:
     assert expiry.life_ms(2 * UNKNOWN_DEPTH) >= ttl * 1000 / 2
     near = [expiry.life_ms(depth) for depth in range(50)]
     assert near == sorted(set(near), reverse=True)
+
+
+@pytest.mark.parametrize(("ttl", "bucket"), [(TTL, 600.0), (2400.0, 600.0), (60.0, 15.0)])
+def test_a_short_life_has_short_buckets(ttl: float, bucket: float) -> None:
+    """No page lives much longer than it should."""
+    clock = EngineClock(0.0)
+    clock.now_ms = lambda: 0  # type: ignore[method-assign]
+    expiry = Expiry(clock, ttl)
+    assert expiry.bucket_seconds == bucket
+    assert expiry.life_ms(0) == 1000 * (ttl + bucket)
+    clock.now_ms = lambda: int(1000 * bucket) - 1  # type: ignore[method-assign]
+    assert (expiry.bucket, expiry.life_ms(0)) == (0, 1000 * ttl + 1)
+    clock.now_ms = lambda: int(1000 * bucket)  # type: ignore[method-assign]
+    assert expiry.bucket == 1
+
+
+@given(
+    ttl=st.floats(0.1, 200_000.0),
+    begin=st.floats(0.0, 5000.0),
+    depth=st.integers(0, 2 * UNKNOWN_DEPTH),
+    lateness=st.lists(st.floats(0.0, 0.99), min_size=1, max_size=20),
+)
+def test_a_page_that_is_refreshed_in_time_never_expires(
+    ttl: float, begin: float, depth: int, lateness: list[float]
+) -> None:
+    """Each use comes up to a bucket late, and a second one in a bucket extends nothing."""
+    clock = EngineClock(0.0)
+    now = begin
+    clock.now_ms = lambda: int(1000 * now)  # type: ignore[method-assign]
+    expiry = Expiry(clock, ttl)
+    expires_at, used_in = 0.0, -1
+    for late in lateness:
+        if expiry.bucket != used_in:
+            used_in, expires_at = expiry.bucket, now + expiry.life_ms(depth) / 1000
+        now += expiry.bucket_seconds * (1 + late)
+        # Milliseconds are cut off.
+        assert now <= expires_at + 0.002
+
+
+def test_a_store_says_how_often_a_page_has_to_be_used(
+    host: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in a bucket, or by a part of the life if the engine extends none."""
+    assert isinstance(host.store, ExpiringPageStore)
+    assert host.store.refresh_seconds == BUCKET_SECONDS
+    able = replace(host.engine.capabilities, expires=False)
+    monkeypatch.setattr(type(host.engine), "capabilities", able)
+    assert host.store.refresh_seconds == TTL / 4
 
 
 def test_the_memory_of_paths_is_bounded() -> None:

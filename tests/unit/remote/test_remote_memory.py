@@ -39,7 +39,7 @@ def host(tmp_path: Path) -> Iterator[RemoteHost]:
 
 
 def transfers_after_the_answer_change_nothing(folder: Path) -> None:
-    """An engine without deadlines answers a read after it was given up (B11)."""
+    """An engine without deadlines answers a read after it was given up."""
     host = RemoteHost(folder, settings=replace(SETTINGS, read_threads=1))
     try:
         host.publish(0, 1)
@@ -86,7 +86,7 @@ def _overlap(one: memoryview, other: memoryview) -> bool:
 
 
 def test_a_late_transfer_changes_nothing_of_others(tmp_path: Path) -> None:
-    """The engine keeps its memory until its call has returned (B11)."""
+    """The engine keeps its memory until its call has returned."""
     transfers_after_the_answer_change_nothing(tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_a_read_that_waits_for_a_thread_ends_at_its_deadline(host: RemoteHost) -
 
 
 def a_page_that_changed_before_its_seal(folder: Path) -> None:
-    """A worker writes over a page between the check and the seal (B12)."""
+    """A worker writes over a page between the check and the seal."""
     host = RemoteHost(folder)
     try:
         host.publish(0)
@@ -160,7 +160,7 @@ def _seal_with(
 
 
 def test_the_writers_checksum_is_compared_after_the_seal(tmp_path: Path) -> None:
-    """It travels inside the seal (B12)."""
+    """It travels inside the seal."""
     a_page_that_changed_before_its_seal(tmp_path)
 
 
@@ -174,7 +174,7 @@ def test_a_checksum_computed_on_receipt_is_caught(
 
 
 def test_an_answer_has_the_writers_checksum(host: RemoteHost) -> None:
-    """A page that is published is thus compared with what its first writer gave (B12)."""
+    """A page that is published is thus compared with what its first writer gave."""
     host.knows(0)
     checksum = xxh3_64_intdigest(page_bytes(0))
     begun = host.pages.begin(0, checksum=checksum)
@@ -185,7 +185,7 @@ def test_an_answer_has_the_writers_checksum(host: RemoteHost) -> None:
 
 
 def test_plaintext_that_fails_its_tag_reaches_no_reader(host: RemoteHost) -> None:
-    """The memory of the reader, which workers map, is clear by the answer (B13)."""
+    """The memory of the reader, which workers map, is clear by the answer."""
     host.publish(0)
     host.spoil(0)
     into = memory(PAGE_BYTES)

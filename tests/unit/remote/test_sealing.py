@@ -213,7 +213,7 @@ def test_a_page_without_a_checksum_gets_one() -> None:
 
 
 def plaintext_that_failed_its_tag() -> None:
-    """Opens a page whose tag is wrong, and checks that its memory shows nothing of it (B13)."""
+    """Opens a page whose tag is wrong, and checks that its memory shows nothing of it."""
     value = sealed()
     value[-1] ^= 1
     with mmap.mmap(-1, PAGE.page_bytes) as shared, memoryview(shared) as target:

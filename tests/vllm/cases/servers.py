@@ -1,12 +1,11 @@
 """Servers of vLLM's OpenAI API: two on one store, and one with two replicas."""
 
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from rig.openai_server import server_of
 from rig.options import EngineOptions
 from rig.world import World, settled, wholes, world
 
@@ -18,8 +17,6 @@ from engine_cases.store import Store, store
 from engine_cases.table import Table
 from support.vllm.server import VllmServer
 
-# Said otherwise, or as it is by itself.
-GIVEN = frozenset({"model", "disable_log_stats"})
 NOT_ASKED = ("kvstore_lookups{unavailable}", "kvstore_lookups{timeout}")
 ASKED = prompts(80, 260, 1_500)
 
@@ -29,7 +26,7 @@ def servers(world: World, store: Store) -> None:
     options = replace(world.options, runtime_dir=store.runtime_dir)
     with ExitStack() as stack:
         first, second = (
-            stack.enter_context(_server(world.folder / f"server-{number}.log", options))
+            stack.enter_context(server_of(world.folder / f"server-{number}.log", options))
             for number in (1, 2)
         )
         expected = world.reference.answers(ASKED)
@@ -76,7 +73,7 @@ def _replicated(here: World, shared: Store) -> None:
     options = replace(
         here.options, runtime_dir=shared.runtime_dir, arguments={"data_parallel_size": 2}
     )
-    with _server(here.folder / "replicas.log", options) as server:
+    with server_of(here.folder / "replicas.log", options) as server:
         server.wait_healthy()
         expected = here.reference.answers(ASKED)
         with here.case("data parallel: a replica hits the other's", shared) as case:
@@ -93,23 +90,6 @@ def _replicated(here: World, shared: Store) -> None:
             case.loaded = _loaded(server) - before
             case.require(case.loaded == 2 * wholes(ASKED), f"loaded {case.loaded} tokens")
             _require_asked(case, server)
-
-
-def _server(log: Path, options: EngineOptions) -> VllmServer:
-    arguments = []
-    given = {k: v for k, v in options.engine_arguments().items() if k not in GIVEN}
-    for name, value in given.items():
-        flag = "--" + name.replace("_", "-")
-        match value:
-            case bool():
-                arguments.append(flag if value else flag.replace("--", "--no-", 1))
-            case dict():
-                arguments += [flag, json.dumps(value)]
-            case _:
-                arguments += [flag, str(value)]
-    # As its users have it: the engine in a process of its own.
-    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    return VllmServer(Path(sys.executable), options.model, log, arguments, environment)
 
 
 def _ask(server: VllmServer, *, replica: int | None = None) -> Sequence[Answer]:

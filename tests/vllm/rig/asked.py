@@ -17,6 +17,7 @@ class Asked:
     prompt_embeds: None = None
     resumable: bool = False
     skip_reading_prefix_cache: bool = False
+    block_hashes: Sequence[bytes] = ()
 
     @property
     def prompt_token_ids(self) -> Sequence[int]:

@@ -71,17 +71,28 @@ def prefetch(
     tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
     packed: PackedOption = False,
     namespace: NamespaceOption = "",
+    wait: Annotated[
+        str, typer.Option(help="Wait for the load so long at most, such as 90s. Default: not.")
+    ] = "",
+    evict: Annotated[
+        bool,
+        typer.Option("--evict", metavar="", help="Evict pages that nobody used for a minute."),
+    ] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Begins to load what tier 3 has of a prompt into free memory, and does not wait for it.
 
-    It evicts and pins nothing. Repeat it to see its progress.
+    It pins nothing, and evicts nothing without --evict. Repeat it to see its progress, or --wait.
     """
     with connected(runtime_dir) as admin:
         packed_tokens = tokens_of(tokens, packed=packed)
         chosen = namespace_of(admin.namespaces(), namespace)
-        answer = admin.prefetch_prefix(chosen.namespace_id, packed_tokens)
+        if wait:
+            page_bytes = chosen.layout.page_tokens * TOKEN_BYTES
+            whole = packed_tokens[: len(packed_tokens) // page_bytes * page_bytes]
+            admin.fetch_prefix(chosen.namespace_id, whole, seconds=span_of(wait), may_evict=evict)
+        answer = admin.prefetch_prefix(chosen.namespace_id, packed_tokens, may_evict=evict)
         has_tier_3 = PREFETCH in admin.capabilities().features
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
@@ -94,8 +105,8 @@ def prefetch(
     )
     if declined:
         typer.echo(
-            f"{declined} on the disk are not loaded: no memory is free, or enough is being loaded;"
-            " try again later"
+            f"{declined} in tier 3 are not loaded: no memory is free, or enough is being loaded;"
+            " try again later, or --evict"
         )
     if not has_tier_3:
         typer.echo("this store has no tier 3, so there is nothing to load from")
@@ -176,16 +187,20 @@ def pins(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows the named pins: tokens, age and remaining time of each."""
+    """Shows the named pins: tokens, age and remaining time of each.
+
+    If the store has a remote tier, `shared` are the tokens that it has for other hosts.
+    """
     with connected(runtime_dir) as admin:
         namespaces = admin.namespaces()
         chosen = namespace_of(namespaces, namespace).namespace_id if namespace else b""
         listed = admin.named_pins(chosen)
+        has_remote_tier = admin.stats().HasField("remote")
     if as_json:
         show_json([plain(each) for each in listed])
     else:
         titles = {each.namespace_id: title_of(each) for each in namespaces}
-        show(store_tables.named_pins_table(listed, titles))
+        show(store_tables.named_pins_table(listed, titles, has_remote_tier=has_remote_tier))
 
 
 def evict(

@@ -5,6 +5,7 @@ from typing import Final
 from kvstore_client import Match, Namespace, StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.errors import StoreError, StoreUnavailable
+from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
 
 # Salts are users' own, and may be many.
 MOST_SLOW: Final = 1_024
@@ -53,6 +54,14 @@ class EngineStore:
         else:
             self._slow.discard(salt)
         return namespace.match(tokens, budget=budget)
+
+    def cached_pages(self, salt: bytes, tokens: bytes, page_bytes: int) -> int | None:
+        """Returns how many pages of packed tokens the store has; None if it did not answer.
+
+        ``page_bytes`` is the number of bytes of a page's tokens.
+        """
+        found = self._access.namespace(salt).cached_token_count(tokens + ONE_MORE)
+        return None if found is None else found * TOKEN_BYTES // page_bytes
 
     def _note_slow(self, salt: bytes) -> None:
         if len(self._slow) >= MOST_SLOW:

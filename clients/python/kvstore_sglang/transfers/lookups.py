@@ -23,6 +23,10 @@ FORGOTTEN_SECONDS: Final = 60.0
 SWEEP_SECONDS: Final = 0.25
 
 
+def _ignore(page_count: int) -> None:
+    del page_count
+
+
 class PrefixSource(Protocol):
     """Finds cached prefixes in a store."""
 
@@ -77,16 +81,24 @@ class Lookups:
         """Returns the number of remembered lookups."""
         return len(self._lookups)
 
-    def find(self, rid: str, salt: bytes, tokens: Sequence[int], device_pages: int) -> int:
+    def find(
+        self,
+        rid: str,
+        salt: bytes,
+        tokens: Sequence[int],
+        device_pages: int,
+        answered: Callable[[int], None] = _ignore,
+    ) -> int:
         """Returns how many pages the store has of ``tokens`` after the first ``device_pages``.
 
-        They are pinned. Never raises, since other ranks would wait for this one: an error is a
-        miss.
+        They are pinned. ``answered`` is called with the number of pages from the first on if the
+        store was asked and answered. Never raises, since other ranks would wait for this one: an
+        error is a miss.
         """
         now = self._clock()
         found = self._lookups.get(rid)
         if found is None or not self._answers(found, salt, tokens, device_pages, now):
-            fresh = self._ask(salt, tokens, now)
+            fresh = self._ask(salt, tokens, now, answered)
             self.drop(rid)
             self._lookups[rid] = found = fresh
         found.used_at = now
@@ -138,23 +150,29 @@ class Lookups:
         whole = found.page_count == len(tokens) // self._page_tokens
         return whole or now - found.asked_at < KEPT_SECONDS
 
-    def _ask(self, salt: bytes, tokens: Sequence[int], now: float) -> _Lookup:
+    def _ask(
+        self, salt: bytes, tokens: Sequence[int], now: float, answered: Callable[[int], None]
+    ) -> _Lookup:
         if now - self._renewed_at >= RENEWAL_SECONDS:
             self._renewed_at = now
             self._budget = StoreBudget(self._timeout, self._clock)
-        match = self._matched(salt, tokens)
+        match = self._matched(salt, tokens, answered)
         self._note(match, len(tokens))
         return _Lookup(salt, tokens, match, match.page_count, now, now)
 
-    def _matched(self, salt: bytes, tokens: Sequence[int]) -> Match:
+    def _matched(
+        self, salt: bytes, tokens: Sequence[int], answered: Callable[[int], None]
+    ) -> Match:
+        match = Match()
         try:
             packed = self._pack(tokens)
-            if not packed:
-                return Match()
-            return self._source.match(salt, packed + ONE_MORE, self._budget)
+            if packed:
+                match = self._source.match(salt, packed + ONE_MORE, self._budget)
+                if match.failure is None:
+                    answered(match.page_count)
         except Exception:  # every error is a miss: none may reach the scheduler
             _logger.exception("lookup_failed")
-            return Match()
+        return match
 
     def _note(self, match: Match, token_count: int) -> None:
         outcome = "miss"

@@ -35,18 +35,24 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 AFTER_REFUSAL: Final = 0.5
 
 
+def _ignore() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class SavedPages:
     """The pages of a sequence, all of which are in the device pool.
 
     ``tokens`` are those of whole pages, packed. ``slots`` has the slot of each, and perhaps of
-    more; it may be read once ``events`` of the device happened.
+    more; it may be read once ``events`` of the device happened. ``saved`` is called, on the
+    scheduler's thread, once all of them are in the store.
     """
 
     salt: bytes
     tokens: bytes
     slots: torch.Tensor
     events: Sequence[torch.cuda.Event] = ()
+    saved: Callable[[], None] = _ignore
 
 
 class SaveOutcome(Enum):
@@ -63,6 +69,7 @@ class SaveOutcome(Enum):
 class _Result:
     """The end of a save, and its copies."""
 
+    pages: SavedPages
     saved: bool = False
     stored_pages: int = 0
     byte_count: int = 0
@@ -115,6 +122,8 @@ class Saves:
         self._counts["save_bytes"] += result.byte_count
         self._counts["save_microseconds"] += round(result.seconds * MICROSECONDS)
         self._counts["saves_failed"] += not result.saved
+        if result.saved:
+            result.pages.saved()
         return result.saved
 
     def reset(self) -> None:
@@ -131,7 +140,7 @@ class Saves:
         self._results.clear()
 
     def _run(self, pages: SavedPages, until: float) -> None:
-        result = _Result()
+        result = _Result(pages)
         begin = time.monotonic()
         try:
             result.saved = self._save(pages, until, result)

@@ -1,6 +1,7 @@
 """vLLM's OffloadingConnector with a store in the place of memory of its own."""
 
 import logging
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from kvstore_vllm.versions import VERSIONS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -39,6 +41,7 @@ VERSIONS.require(vllm_version)
 
 _logger = logging.getLogger(__name__)
 
+SELF_DESCRIBING = "self_describing_kv_events"
 SPEC = {"spec_name": "KvstoreOffloadingSpec", "spec_module_path": "kvstore_vllm"}
 
 
@@ -195,6 +198,13 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
             self.reset_cache()
 
+    def take_events(self) -> "Iterable[KVCacheEvent]":
+        """Returns the events of the store's pages since the last call, if events are on.
+
+        vLLM's method names only keys that it stored or looked up itself.
+        """
+        return self._manager.take_kv_events()
+
     def reset_cache(self) -> bool | None:
         """Continues in new namespaces. May be called again before the next step.
 
@@ -277,11 +287,16 @@ class KvstoreOffloadingConnector(OffloadingConnector):
 
 
 def _name_spec(vllm_config: "VllmConfig") -> None:
-    """Names the specification to vLLM, so that operators need not; raises for another one."""
+    """Names the specification to vLLM, so that operators need not; raises for another one.
+
+    Turns off vLLM's own descriptions of events.
+    """
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config
     for name, value in SPEC.items():
         if extra.setdefault(name, value) != value:
             raise ValueError(f"{name} is {extra[name]!r}: leave it out, or set {value!r}")
+    # Events of our own describe themselves, and vLLM would collect what they need without end.
+    extra[SELF_DESCRIBING] = False
 
 
 # vLLM's MultiConnector finds the class of each connector's counts by its registered name alone.

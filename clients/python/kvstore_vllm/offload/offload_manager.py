@@ -2,15 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, groupby
 from typing import Any, Final
 
+from vllm.distributed.kv_events import KVCacheEvent
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
     LookupResult,
-    Medium,
-    OffloadingEvent,
     OffloadingManager,
     OffloadKey,
     PrepareStoreOutput,
@@ -41,6 +40,7 @@ from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
+from kvstore_vllm.store_events import StoreEvents
 
 # A client has as many lanes; one is left for publications.
 THREADS: Final = 3
@@ -76,9 +76,12 @@ class KvstoreOffloadingManager(OffloadingManager):
         *,
         groups: KeyGroups,
         most_spare: int,
-        events: bool,
+        events: StoreEvents,
     ) -> None:
-        """``most_spare`` bounds the slots that are reserved ahead."""
+        """``most_spare`` bounds the slots that are reserved ahead.
+
+        ``events`` makes events of the store's pages.
+        """
         self._groups = groups
         self._settings = settings
         self._attachment = attachment
@@ -86,8 +89,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._adapters = adapters
         self._counts = counts
         self._most_spare = most_spare
-        self._with_events = events
-        self._events: list[OffloadingEvent] = []
+        self._events = events
         self._tracked: dict[str, Stored] = {}
         self._answers = ThreadedAnswers(THREADS)
         self._publications = ThreadedAnswers(1)
@@ -102,6 +104,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             usable=attachment.usable,
             joining=attachment.is_joining,
             groups=groups.windows,
+            news=events,
         )
         self._lookups.prefetches = self._prefetches = Prefetches(
             work,
@@ -118,9 +121,11 @@ class KvstoreOffloadingManager(OffloadingManager):
             counts,
             usable=attachment.usable,
             reserve_of=self._reserve_of,
-            published=self._published,
+            news=events,
             ended=self._forget_if_idle,
         )
+        access = attachment.access
+        events.check_with(work.cached_pages, lambda: access.usable)
         self._hints = ReuseHints(counts)
         self.speed = EngineSpeed(attachment.access.state_speed)
         self._numbers = count(1)
@@ -193,6 +198,10 @@ class KvstoreOffloadingManager(OffloadingManager):
         if idle:
             self._answers.wait(IDLE_WAIT)
             self._publications.wait(IDLE_WAIT)
+
+    def take_kv_events(self) -> Sequence[KVCacheEvent]:
+        """Returns the events of the store's pages since the last call, if events are on."""
+        return self._events.take()
 
     def publish_copied(self) -> None:
         """Publishes what the requests of a step have copied, all in one call."""
@@ -312,18 +321,14 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._end_idle_reserves()
 
     def has_pending_work(self) -> bool:
-        """Returns whether an idle engine has to go on stepping to release what it holds."""
+        """Returns whether an idle engine has to go on stepping.
+
+        It releases what it holds, and vLLM takes events in steps.
+        """
         under_way = self._answers.under_way or self._publications.under_way
         idle = not self._tracked and bool(self._reserves)
-        return bool(under_way or self._stores.has_waiting or self._condemned or idle)
-
-    def take_events(self) -> Iterable[OffloadingEvent]:
-        """Returns the pages that were stored since the last call, if events are on.
-
-        The store evicts without an event to the engine, so no removal is ever reported.
-        """
-        events, self._events = self._events, []
-        return events
+        to_say = self._stores.has_waiting or self._events.are_waiting
+        return bool(under_way or to_say or self._condemned or idle)
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Returns the counts since the last call."""
@@ -357,6 +362,7 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def shutdown(self) -> None:
         """Releases everything, including the lease."""
+        self._events.close()
         self._prefetches.close()
         self._answers.close()
         self._stores.close()
@@ -435,12 +441,6 @@ class KvstoreOffloadingManager(OffloadingManager):
             if reserve is not None:
                 reserve.give_back(page.spare for page in copying)
         self._condemned = kept
-
-    def _published(self, keys: list[bytes]) -> None:
-        if self._with_events:
-            self._events.append(
-                OffloadingEvent([OffloadKey(key) for key in keys], Medium.CPU, removed=False)
-            )
 
     def _forget_if_idle(self, tracked: Stored) -> None:
         request_id = tracked.request.request_id

@@ -35,6 +35,7 @@ from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.page_row import PageRow
 from kvstore_vllm.offload.region import StoreRegion
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
+from kvstore_vllm.store_events import BlockSizes, StoreEvents
 
 # Steps whose blocks fit into the slots that are reserved ahead.
 STEPS_AHEAD = 2
@@ -118,7 +119,20 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             most_spare=STEPS_AHEAD
             * ceil(step_tokens / self.row.page_tokens)
             * len(self.config.groups),
-            events=self.kv_events_config.enable_kv_cache_events,
+            events=self._events(),
+        )
+
+    def _events(self) -> StoreEvents:
+        """Returns what makes events of the path's pages."""
+        [number] = [each for each, of_store in self._groups.numbers.items() if not of_store]
+        [group] = [each for each in self.config.groups if each.group_id == number]
+        return StoreEvents(
+            self._handed.vllm_config,
+            self._handed.kv_cache_config.kv_cache_groups[number],
+            number,
+            BlockSizes(
+                self.config.cache.tokens_per_hash, group.tokens_per_block, self.row.page_tokens
+            ),
         )
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:

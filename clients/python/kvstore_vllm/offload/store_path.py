@@ -12,6 +12,7 @@ from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PagesToPublish, PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve
+from kvstore_vllm.scheduler.store_news import StoreNews
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
 
@@ -73,8 +74,8 @@ class StorePath:
 
     ``answers`` has one thread, so that pages are published in the order of their copies: a
     request may need another one's pages before its own. :meth:`send` publishes those of all
-    requests together. ``published`` is called with the keys of
-    pages that are in the store, ``ended`` with a request that has nothing left to publish.
+    requests together. ``news`` hears which pages of requests the store has, and ``ended`` is
+    called with a request that has nothing left to publish.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class StorePath:
         *,
         usable: Callable[[], bool],
         reserve_of: ReserveOf,
-        published: Callable[[list[bytes]], None],
+        news: StoreNews,
         ended: Callable[[Stored], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,7 +98,7 @@ class StorePath:
         self._counts = counts
         self._usable = usable
         self._reserve_of = reserve_of
-        self._published = published
+        self._news = news
         self._ended = ended
         # Keys under way, of all requests.
         self._keys: set[bytes] = set()
@@ -259,7 +260,7 @@ class StorePath:
             tracked.stored_pages = max(tracked.stored_pages, end)
             self._counts["stored_tokens"] += found.own_page_count * self._page_tokens
             if not tracked.dropped:
-                self._published([each.key for each in pages])
+                self._news.has(tracked.request, tracked.key, end)
         else:
             self._counts["inserts_failed"] += 1
             tracked.may_store = False

@@ -10,6 +10,7 @@ from kvstore_client import GroupWindow, Match
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.prefetches import Prefetches
+from kvstore_vllm.scheduler.store_news import NoNews, StoreNews
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
@@ -50,9 +51,13 @@ class PrefixLookups:
         usable: Callable[[], bool],
         joining: Callable[[], bool],
         groups: Sequence[GroupWindow] = (),
+        news: StoreNews | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``groups`` are the windows of the KV cache groups beside the path."""
+        """``groups`` are the windows of the KV cache groups beside the path.
+
+        ``news`` hears which pages of requests the store has.
+        """
         self._settings = settings
         self._work = work
         self._answers = answers
@@ -60,6 +65,7 @@ class PrefixLookups:
         self._usable = usable
         self._joining = joining
         self._groups = groups
+        self._news: StoreNews = NoNews() if news is None else news
         # Loads pages ahead of lookups that wait for a thread. None: nothing is.
         self.prefetches: Prefetches | None = None
         self._clock = clock
@@ -172,3 +178,14 @@ class PrefixLookups:
             outcome = "unavailable" if match.failure else "miss"
         self._counts[f"lookups_{outcome}"] += 1
         self._counts["matched_tokens"] += lookup.page_count * page_tokens
+        if match.failure is None:
+            self._tell(tracked, match.token_count // page_tokens)
+
+    def _tell(self, tracked: LookedUp, page_count: int) -> None:
+        """Passes on how many of a request's pages the store has."""
+        request, key = tracked.request, tracked.key
+        if page_count:
+            self._news.has(request, key, page_count)
+        # Pages of other groups may be what is missing.
+        if not self._groups:
+            self._news.lacks(request, key, page_count)

@@ -12,7 +12,8 @@ from kvstore_vllm.scheduler.step_operations import (
     ReleasePages,
     StepOperations,
 )
-from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Save, Tracked
+from kvstore_vllm.scheduler.store_news import StoreNews
+from kvstore_vllm.scheduler.tracked_requests import Save, Tracked
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
 from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
@@ -27,8 +28,8 @@ class SavePath:
 
     A prompt's pages are saved while it is computed. Generated pages are saved when the request
     ends, so that no slots are reserved through a long decode. Slots are given back when every
-    rank ended the copies into them. ``stored`` is called with a request and its pages that are
-    now in the store. One thread uses it.
+    rank ended the copies into them. ``news`` hears which pages of requests the store
+    has. One thread uses it.
     """
 
     def __init__(
@@ -39,14 +40,14 @@ class SavePath:
         counts: "Counter[str]",
         *,
         usable: Callable[[], bool],
-        stored: Callable[[EngineRequest, int, int], None],
+        news: StoreNews,
     ) -> None:
         self._settings = settings
         self._operations = operations
         self._jobs = jobs
         self._counts = counts
         self._usable = usable
-        self._stored = stored
+        self._news = news
         # Ended requests whose blocks vLLM keeps until their copies ended.
         self.held: dict[str, Tracked] = {}
 
@@ -148,7 +149,10 @@ class SavePath:
     def _acquired(self, tracked: Tracked, save: Save, acquired: Acquired | None) -> None:
         reservation = None
         if acquired is not None:
-            tracked.stored_pages = max(tracked.stored_pages, acquired.match.page_count)
+            found = acquired.match.page_count
+            tracked.stored_pages = max(tracked.stored_pages, found)
+            if found and not save.dropped:
+                self._news.has(tracked.request, tracked.key, found)
             reservation = acquired.reservation
         if acquired is None or reservation is None or save.stopped or not reservation.page_count:
             if acquired is not None:
@@ -210,7 +214,8 @@ class SavePath:
         if ok:
             page_tokens = self._settings.page_tokens
             self._counts["stored_tokens"] += (end - save.inserted_end) * page_tokens
-            self._stored(tracked.request, save.inserted_end, end)
+            if not save.dropped:
+                self._news.has(tracked.request, tracked.key, end)
             save.inserted_end = end
             tracked.stored_pages = max(tracked.stored_pages, end)
         else:

@@ -40,7 +40,7 @@ def _no_blocks(request_id: str) -> Sequence[int]:
 class SchedulerRole:
     """The owner of the client. The scheduler's thread uses it.
 
-    ``stored`` is called with a request and the first and end page that are now in the store.
+    ``events`` makes events of the store's pages.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class SchedulerRole:
         vllm_config: Any,  # noqa: ANN401  # a VllmConfig
         settings: ConnectorSettings,
         facts: EngineFacts,
-        stored: Callable[[Any, int, int], None],
+        events: Any,  # noqa: ANN401  # a StoreEvents
     ) -> None:
+        self.events = events
         self._facts = facts
         self._settings = settings
         device_type = vllm_config.device_config.device_type
@@ -90,7 +91,7 @@ class SchedulerRole:
             usable=self._attachment.usable,
             joining=self._attachment.is_joining,
             blocks_of=self._blocks_of,
-            stored=stored,
+            news=events,
             counts=counts,
         )
         self.planner.prefetch_with(
@@ -102,6 +103,7 @@ class SchedulerRole:
                 offered=self._attachment.prefetches,
             )
         )
+        events.check_with(work.cached_pages, lambda: access.usable)
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins a request's lookup."""
@@ -152,10 +154,12 @@ class SchedulerRole:
     def reset(self) -> bool:
         """Continues in new, empty namespaces; returns False while loads are under way."""
         self._base_salt = mixed_salt(base=engine_salt(self._settings), reset=os.urandom(SALT_BYTES))
+        self.events.clear()
         return self.planner.forget()
 
     def close(self) -> None:
         """Releases everything, including the lease."""
+        self.events.close()
         self.planner.close()
         self._attachment.close()
 

@@ -81,6 +81,14 @@ class StoreWork:
         )
         return found.loading_token_count
 
+    def cached_pages(self, key: RequestKey, tokens: bytes) -> int | None:
+        """Returns how many pages of packed ``tokens`` the store has; None if it did not answer."""
+        namespace = self.open_namespace(key)
+        if namespace is None or isinstance(namespace, StoreError):
+            return None
+        found = namespace.cached_token_count(tokens + ONE_MORE)
+        return None if found is None else found // self._page_tokens
+
     def run_step(self, operations: Sequence[StoreOperation]) -> Outcomes:
         """Makes operations of one namespace in one call, in their order.
 

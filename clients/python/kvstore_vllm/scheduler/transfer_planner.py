@@ -13,6 +13,7 @@ from kvstore_vllm.scheduler.prefetches import Prefetches
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.save_path import SavePath
 from kvstore_vllm.scheduler.step_operations import StepOperations
+from kvstore_vllm.scheduler.store_news import NoNews, StoreNews
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Tracked
@@ -21,10 +22,6 @@ from kvstore_vllm.step_plan import StepPlan, WorkerReport
 
 # Seconds that a step waits if it computes nothing because all requests wait for the store.
 IDLE_WAIT = 0.001
-
-
-def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None:
-    del request, start_page, end_page
 
 
 class TransferPlanner:
@@ -40,7 +37,7 @@ class TransferPlanner:
       lookup is a miss at once.
     - ``joining`` returns whether ranks are about to reach the store. Lookups wait then.
     - ``blocks_of`` returns a request's blocks.
-    - ``stored`` is called with a request and its pages that are now in the store.
+    - ``news`` hears which pages of requests the store has.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class TransferPlanner:
         usable: Callable[[], bool],
         joining: Callable[[], bool] = lambda: False,
         blocks_of: Callable[[str], Sequence[int]],
-        stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
+        news: StoreNews | None = None,
         counts: "Counter[str] | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,13 +59,21 @@ class TransferPlanner:
         self._blocks_of = blocks_of
         self._tracked: dict[str, Tracked] = {}
         self._jobs = Jobs(settings.rank_count)
+        news = NoNews() if news is None else news
         self._lookups = PrefixLookups(
-            settings, work, answers, self.counts, usable=usable, joining=joining, clock=clock
+            settings,
+            work,
+            answers,
+            self.counts,
+            usable=usable,
+            joining=joining,
+            news=news,
+            clock=clock,
         )
         self._operations = operations = StepOperations(work, answers)
         self._loads = LoadPath(settings, self._lookups, operations, self._jobs, self.counts)
         self._saves = SavePath(
-            settings, operations, self._jobs, self.counts, usable=usable, stored=stored
+            settings, operations, self._jobs, self.counts, usable=usable, news=news
         )
 
     def prefetch_with(self, prefetches: Prefetches) -> None:

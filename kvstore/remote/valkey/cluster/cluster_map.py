@@ -15,6 +15,7 @@ from kvstore.remote.errors import (
     NodeAway,
     Reaction,
     RemoteError,
+    ReplyMalformed,
     WrongNode,
 )
 from kvstore.remote.secret.names import SLOT_COUNT
@@ -112,8 +113,11 @@ class ClusterMap:
         return EngineNodes(len(nodes), tuple(away), self._changes)
 
     def blame(self, error: RemoteError) -> RemoteError:
-        """Returns the error of a node as one of the node alone, if another node answers."""
-        if error.reaction is not Reaction.AWAY or isinstance(error, EngineClosed):
+        """Returns the error of a node as one of the node alone, if another node answers.
+
+        A node whose reply is malformed is not away.
+        """
+        if error.reaction is not Reaction.AWAY or isinstance(error, EngineClosed | ReplyMalformed):
             return error
         if any(each.answers and not each.is_away for each in self.nodes()):
             return NodeAway(str(error))

@@ -1,8 +1,11 @@
 """Load or recompute: what is slower to load than to compute is a miss."""
 
+from itertools import pairwise
+
 import pytest
 
 from kvstore.core.tiers.load_or_recompute import (
+    FIRST_PROBE_SECONDS,
     MEMORY_SECONDS,
     MOST_LOOK_SECONDS,
     PROBE_SECONDS,
@@ -137,6 +140,38 @@ def test_a_late_look_counts_twice() -> None:
     assert decision.look_seconds == pytest.approx(0.5)
     assert not looks(decision, speed=1, patience=0.25)
     assert looks(decision, speed=1, patience=0.25, now=PROBE_SECONDS)
+
+
+def late_until(decision: LoadDecision, begun: float, seconds: float) -> list[float]:
+    """Returns the times between looks that a tier lets pass which is late all the time."""
+    decision.observe_look(0.25, begun, is_late=True)
+    asked = [begun]
+    for tenth in range(1, int(seconds * 10)):
+        now = begun + tenth / 10
+        if looks(decision, speed=1, patience=0.25, now=now):
+            asked.append(now)
+            decision.observe_look(0.25, now, is_late=True)
+    return [later - earlier for earlier, later in pairwise(asked)]
+
+
+def test_a_tier_that_is_late_is_asked_again_after_pauses_that_double() -> None:
+    """A stall of a second costs hits for a second, and a tier that stays late few waits."""
+    assert late_until(LoadDecision(), 0.0, 30.0) == pytest.approx(
+        [FIRST_PROBE_SECONDS * 2**each for each in range(5)] + [PROBE_SECONDS]
+    )
+
+
+def test_an_answer_in_time_replaces_late_ones() -> None:
+    """A tier that recovered is used after one probe, and one that is late often is asked seldom."""
+    decision = LoadDecision()
+    assert len(late_until(decision, 0.0, 20.0)) == 5
+    decision.observe_look(0.001, 20.0)
+    assert decision.look_seconds == pytest.approx(0.001)
+    assert looks(decision, speed=1, patience=0.25, now=20.0)
+    for _ in range(3):
+        decision.observe_look(0.25, 20.0, is_late=True)
+    assert not looks(decision, speed=1, patience=0.25, now=24.9)
+    assert looks(decision, speed=1, patience=0.25, now=25.0)
 
 
 def test_a_look_after_a_pause_replaces_the_mean() -> None:

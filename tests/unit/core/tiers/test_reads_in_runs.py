@@ -287,7 +287,7 @@ def test_a_read_of_free_slots_evicts_nothing() -> None:
 
 
 def test_an_operator_reads_without_a_lease() -> None:
-    """Into all memory, of its own namespaces, and without evictions."""
+    """Into all memory, of its own namespaces. It evicts only as much as a bound allows."""
     world = world_with("abcd", slots=4)
     sequence = world.worker.sequence("abcd")
     located = world.cache.locate(OWNER, NAMESPACE_ID, sequence, MatchOptions(1))
@@ -295,16 +295,23 @@ def test_an_operator_reads_without_a_lease() -> None:
     with pytest.raises(NamespaceNotFound):
         world.cache.locate(Identity("stranger"), NAMESPACE_ID, sequence)
     world.worker.publish("xyz")
-    read = world.cache.begin_read(OWNER, NAMESPACE_ID, sequence, 4, located, run_pages=2, bound=OLD)
+    asked = OWNER, NAMESPACE_ID, sequence, 4, located
+    before = world.cache.counters.evicted_page_count
+    for bound in (FREE_ONLY, None):
+        read = world.cache.begin_read(*asked, run_pages=2, bound=bound)
+        assert read is not None
+        assert (read.end, read.planned_end) == (1, 1)
+        assert world.cache.finish_read(read, 0) == 0
+    assert world.cache.counters.evicted_page_count == before
+    read = world.cache.begin_read(*asked, run_pages=2, bound=OLD)
     assert read is not None
-    assert (read.end, read.planned_end) == (1, 4)
-    assert published(world, read, 1)
+    assert (read.end, read.planned_end) == (2, 4)
+    assert world.cache.counters.evicted_page_count == before + 1
     assert world.cache.take_run(read, 1, OLD) == 0
-    world.worker.reserve(1, 3)
-    world.worker.abort(1)
-    assert world.cache.take_run(read, 2, OLD) == 2
+    assert published(world, read, 2)
+    assert world.cache.take_run(read, 2, OLD) == 1
     assert world.cache.finish_read(read, 1) == 1
-    assert world.cache.counters.evicted_page_count == 4 + 3
+    assert world.cache.counters.evicted_page_count == before + 2
     world.laws.check()
 
 

@@ -32,6 +32,11 @@ class Namespace:
         self.matches += 1
         return Match(failure=self.failure)
 
+    def cached_token_count(self, tokens: bytes) -> int | None:
+        """Has a page of four tokens and a part of the next one, unless it failed."""
+        assert len(tokens) % 16 == 4
+        return None if self.failure is not None else 5
+
 
 @dataclass
 class Access:
@@ -100,3 +105,10 @@ def test_many_salts_that_do_not_open_are_forgotten() -> None:
     for number in range(MOST_SLOW + 2):
         store.match(str(number).encode(), b"", StoreBudget(0.25))
     assert len(store._slow) == 2
+
+
+def test_a_check_counts_whole_pages() -> None:
+    """A store that does not answer has no number."""
+    tokens = bytes(2 * 16)
+    assert store_of(Namespace()).cached_pages(b"", tokens, 16) == 1
+    assert store_of(Namespace(NOT_OPEN)).cached_pages(b"", tokens, 16) is None

@@ -261,3 +261,31 @@ def test_every_match_is_held_by_its_request_or_released_once(
     lookups.drop_all()
     assert len(lookups) == 0
     assert set(map(id, source.held)) == {id(each) for each in taken if not each.releases}
+
+
+def test_each_answer_is_told_once() -> None:
+    """A remembered answer is no news, and neither a failure nor an error is an answer."""
+    source, told = Source(pages=3), list[int]()
+    lookups = lookups_of(source)
+    for _ in range(2):
+        lookups.find("a", b"", range(5 * PAGE), 0, told.append)
+    assert told == [3]
+    source.failure = StoreUnavailable("away")
+    lookups.find("b", b"", range(5 * PAGE), 0, told.append)
+    source.failure, source.error = None, OSError("broken")
+    lookups.find("c", b"", range(5 * PAGE), 0, told.append)
+    assert told == [3]
+
+
+def test_a_listener_that_fails_changes_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The pages stay pinned for the request."""
+
+    def fail(page_count: int) -> None:
+        raise ValueError(f"no event of {page_count} pages")
+
+    source = Source(pages=3)
+    lookups = lookups_of(source)
+    assert lookups.find("a", b"", range(5 * PAGE), 0, fail) == 3
+    assert "lookup_failed" in caplog.text
+    lookups.drop("a")
+    assert source.held == []

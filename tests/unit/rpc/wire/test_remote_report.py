@@ -8,6 +8,7 @@ from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
 from kvstore.service.page_io.load_source import LoadUse
+from kvstore.service.page_io.pin_refresher import PinUse
 from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import PageStoreUse
@@ -72,7 +73,7 @@ def about() -> RemoteFacts:
 def use_of(store: CountingStore) -> PageStoreUse:
     """Returns the use of a tier over a page store, with some loads."""
     tier = SlowTier(store)
-    return PageStoreUse(tier.kind, tier.use(), LOADS)
+    return PageStoreUse(tier.kind, tier.use(), LOADS, PinUse(36, 37))
 
 
 def unset(message: Message) -> set[str]:
@@ -87,6 +88,7 @@ def test_an_admin_sees_every_count(store: CountingStore, about: RemoteFacts) -> 
     assert message is not None
     assert unset(message) == set()
     assert (message.load_count, message.late_load_count, message.declined_load_count) == (1, 3, 2)
+    assert (message.refreshed_pin_page_count, message.absent_pin_page_count) == (36, 37)
     assert message.state == store_pb2.RemoteStats.STATE_OPEN
     assert (message.hit_look_count, message.failed_look_count) == (1, 5)
     assert {each.reason: each.count for each in message.rejected_pages} == {

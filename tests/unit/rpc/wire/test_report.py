@@ -98,6 +98,7 @@ NAMED_PIN = NamedPinStats(
     pinned_token_count=91,
     age=92.5,
     remaining=93.5,
+    remote_token_count=94,
 )
 TENANT = TenantStats(
     tenant="uid-1",

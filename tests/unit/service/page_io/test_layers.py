@@ -6,10 +6,10 @@ from threading import Condition, Event, Thread
 import pytest
 
 from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECONDS
-from kvstore.core.values.requests import Match, MatchOptions
+from kvstore.core.values.requests import Match, MatchOptions, Prefetched
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound
-from kvstore.service.page_io import load_call
+from kvstore.service.page_io import load_call, load_source
 from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
 from kvstore.service.page_io.slow_tier import TierKind
 from kvstore.storage.page_store import StoreState
@@ -491,6 +491,89 @@ def test_a_prefetch_evicts_nothing(store: LayeredStore) -> None:
     assert loaded(store.match(PAGES)) == (PAGES, PAGES - 10, 0)
 
 
+@pytest.mark.parametrize("is_operator", [False, True])
+def test_a_prefetch_that_may_evict_takes_what_nobody_used_lately(
+    store: LayeredStore, *, is_operator: bool
+) -> None:
+    """As a match does, and nothing that was used within the last minute."""
+    who = store.caller.identity if is_operator else store.caller
+    store.spread(PAGES, 0)
+    store.publish(60, number=1)
+    asked = who, store.namespace_id, store.sequence(PAGES)
+    evicted = store.world.cache.counters.evicted_page_count
+    store.loader.prefetch(*asked, may_evict=True)
+    assert store.loader.prefetch(*asked).memory_token_count == 4 * PAGE_TOKENS
+    assert store.world.cache.counters.evicted_page_count == evicted
+    store.grow_old()
+    store.loader.prefetch(*asked, may_evict=True)
+    assert store.loader.prefetch(*asked).memory_token_count == PAGES * PAGE_TOKENS
+    assert store.world.cache.counters.evicted_page_count == evicted + PAGES - 4
+    assert loaded(store.match(PAGES)) == (PAGES, 0, 0)
+
+
+@pytest.mark.parametrize("near", [0, 7, PAGES])
+def test_a_prefetch_says_which_pages_hosts_share(store: LayeredStore, near: int) -> None:
+    """Also one that joins the load, and one that finds them all in memory."""
+    store.spread(PAGES, near)
+    store.far.held = store.near.held = True
+    asked = store.caller, store.namespace_id, store.sequence(PAGES)
+    rest = (PAGES - near) * PAGE_TOKENS
+    for _ in range(2):
+        found = store.loader.prefetch(*asked)
+        assert found.remote_token_count == rest
+        assert found.loading_token_count == PAGES * PAGE_TOKENS
+    store.near.let_go()
+    store.far.let_go()
+    assert store.loader.prefetch(*asked) == (PAGES * PAGE_TOKENS, 0, 0, 0)
+
+
+def test_an_operator_s_prefetch_asks_although_a_miss_is_likely(store: LayeredStore) -> None:
+    """It needs no look, which the page store may skip, and more than one trip for a long path."""
+    store.spread(PAGES, 0)
+    asked = store.namespace_id, store.sequence(PAGES)
+    looks = len(store.far.looks)
+    found = store.loader.prefetch(store.caller.identity, *asked)
+    assert found == (0, PAGES * PAGE_TOKENS, 0, PAGES * PAGE_TOKENS)
+    assert len(store.far.looks) == looks
+    store.evict()
+    store.far.go_away()
+    assert store.loader.prefetch(store.caller.identity, *asked) == (0, 0, 0, 0)
+
+
+def test_patient_looks_at_a_time_are_bounded(store: LayeredStore) -> None:
+    """They take the places of no match, and one beyond the bound finds nothing."""
+    store.spread(PAGES, 0)
+    found: list[Prefetched] = []
+    asked = store.caller.identity, store.namespace_id, store.sequence(PAGES)
+
+    def ask_again(_: float) -> None:
+        [source] = [each for each in store.loader._sources.values() if each.is_shared]
+        assert not source.looking._taken
+        found.append(store.loader.prefetch(*asked))
+
+    store.far.before_look = ask_again
+    store.loader.prefetch(*asked)
+    # Each asks again while it looks. The third one has no place, and the second one finds all.
+    rest = PAGES * PAGE_TOKENS
+    assert found == [(0, 0, 0, 0), (0, rest, 0, rest)]
+
+
+def test_a_patient_look_ends(store: LayeredStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second it begins no other trip, and what was found by then is loaded."""
+    monkeypatch.setattr(load_source, "ASKED_AT_ONCE", 10)
+    store.spread(PAGES, 0)
+
+    def wait(_: float) -> None:
+        store.world.clock.now += 0.6
+
+    store.far.before_look = wait
+    asked = store.caller.identity, store.namespace_id, store.sequence(PAGES)
+    for already in (0, 20, 40):
+        found = store.loader.prefetch(*asked)
+        assert found.memory_token_count == already * PAGE_TOKENS
+        assert found.loading_token_count == (20 if already < PAGES else 0) * PAGE_TOKENS
+
+
 def test_prefetches_of_a_lease_are_bounded(store: LayeredStore) -> None:
     """Another lease has a bound of its own, and so have operators of a tenant."""
     size = store.world.layout.page_bytes
@@ -510,7 +593,8 @@ def test_prefetches_of_a_lease_are_bounded(store: LayeredStore) -> None:
     assert not budget._used
 
 
-def test_a_prefetch_whose_namespace_is_deleted_gives_its_bytes_back() -> None:
+@pytest.mark.parametrize("is_operator", [False, True])
+def test_a_prefetch_whose_namespace_is_deleted_gives_its_bytes_back(*, is_operator: bool) -> None:
     """It is deleted while the shared page store is asked for the pages."""
     store = LayeredStore()
     store.spread(PAGES, 0)
@@ -520,7 +604,8 @@ def test_a_prefetch_whose_namespace_is_deleted_gives_its_bytes_back() -> None:
         store.store.delete_namespace(identity, store.namespace_id)
 
     store.far.before_look, store.far.lies = delete, True
+    who = identity if is_operator else store.caller
     with pytest.raises(NamespaceNotFound):
-        store.loader.prefetch(identity, store.namespace_id, store.sequence(PAGES))
+        store.loader.prefetch(who, store.namespace_id, store.sequence(PAGES))
     assert store.loader._paths._prefetches._used == {}
     store.close()

@@ -11,6 +11,7 @@ from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PagesToPublish, PublishedPages
 from kvstore_vllm.offload.reserve import Reserve, SpareBatch
 from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
+from naive.news import NotedNews
 from wire.told_answers import ToldAnswers
 
 PAGE, PAGES, MOST = 4, 200, 16
@@ -40,7 +41,7 @@ class World:
     now: float = 0.0
     prompt_pages: int = PAGES
     hints: list[ReuseHint | None] = field(default_factory=list)
-    published: list[bytes] = field(default_factory=list)
+    news: NotedNews = field(default_factory=NotedNews)
     calls: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class World:
             Counter(),
             usable=lambda: True,
             reserve_of=lambda _key: self.reserve,
-            published=self.published.extend,
+            news=self.news,
             ended=lambda _tracked: None,
             clock=lambda: self.now,
         )
@@ -161,7 +162,7 @@ def test_pages_that_a_reset_overtook_are_not_told() -> None:
         if dropped:
             assert world.path.drop(world.tracked) == []
         world.answers.answer_all()
-        assert world.published == ([] if dropped else [b"0"])
+        assert world.news.had == ([] if dropped else [("a", 1)])
         assert not world.tracked.publishing
 
 
@@ -180,7 +181,7 @@ def test_pages_of_all_requests_of_a_step_are_one_call() -> None:
     world.path.send()
     world.answers.answer_all()
     assert world.calls == [4, 1]
-    assert len(world.published) == 5
+    assert world.news.had == [("a", 1)] * 5
     assert not world.path.has_waiting
 
 
@@ -192,5 +193,5 @@ def test_the_end_publishes_what_is_left() -> None:
     assert world.prepare(0, 1) == 1
     world.path.copied(world.tracked, [b"0"], failed=False)
     world.path.close()
-    assert world.published == [b"0"]
+    assert world.news.had == [("a", 1)]
     assert not world.path.has_waiting

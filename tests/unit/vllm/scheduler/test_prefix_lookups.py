@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_client import Match
+from kvstore_client import GroupWindow, Match
 from kvstore_client.errors import StoreTimedOut
 from naive.lookups import TIMEOUT, WAIT, NaiveLookups
 
@@ -111,3 +111,37 @@ def test_a_lookup_waits_for_ranks_that_are_about_to_join(world: NaiveLookups) ->
     world.answers.answer_all()
     assert world.found()
     world.lookups.drop(world.tracked)
+
+
+def test_an_answer_says_which_pages_the_store_has(world: NaiveLookups) -> None:
+    """It has the first four of six pages, so it lacks the fifth."""
+    world.found()
+    world.answers.answer_all()
+    assert world.news.had == world.news.lacked == [("a request", 4)]
+
+
+def test_an_empty_answer_says_what_is_missing(world: NaiveLookups) -> None:
+    """The store answered, and has no page."""
+    world.match = Match()
+    world.found()
+    world.answers.answer_all()
+    assert (world.news.had, world.news.lacked) == ([], [("a request", 0)])
+
+
+def test_no_answer_says_nothing(world: NaiveLookups) -> None:
+    """A failure is no missing page, and an answer that nobody waits for is old."""
+    world.found()
+    world.lookups.drop(world.tracked)
+    world.answers.answer_all()
+    world.match = Match(failure=StoreTimedOut("late"))
+    world.found()
+    world.answers.answer_all()
+    assert world.news.had == world.news.lacked == []
+
+
+def test_a_page_of_another_group_may_be_what_is_missing() -> None:
+    """Then nothing is known of the path's next page."""
+    world = NaiveLookups(groups=(GroupWindow(1, 2),))
+    world.found()
+    world.answers.answer_all()
+    assert (world.news.had, world.news.lacked) == ([("a request", 4)], [])

@@ -7,6 +7,7 @@ import pytest
 
 from kvstore_client import Acquired, Match, Prefetched
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
+from kvstore_client.packed_tokens import pack_tokens
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import (
     AcquirePages,
@@ -43,6 +44,11 @@ class NamespaceAt:
         """Loads a page of the tokens, which are those of a match."""
         assert len(tokens) == 4 * (len(TOKENS) + 1)
         return Prefetched(loading_token_count=PAGE)
+
+    def cached_token_count(self, tokens: bytes) -> int | None:
+        """Has a page of the tokens and a part of the next one, unless there are none."""
+        assert len(tokens) % 16 == 4
+        return PAGE + 1 if len(tokens) > 4 else None
 
 
 class OneNamespace:
@@ -103,3 +109,12 @@ def test_a_prefetch_names_the_tokens_of_a_lookup() -> None:
     """The store loads what the lookup will match; a namespace that is not open loads nothing."""
     assert work(NamespaceAt()).prefetch(RequestKey(), TOKENS) == PAGE
     assert work(NamespaceAt(LayoutMismatch("other pages"))).prefetch(RequestKey(), TOKENS) == 0
+
+
+def test_a_check_counts_whole_pages() -> None:
+    """No answer is none, and neither is a namespace that is not open."""
+    tokens = pack_tokens(TOKENS)
+    assert work(NamespaceAt()).cached_pages(RequestKey(), tokens) == 1
+    assert work(NamespaceAt()).cached_pages(RequestKey(), b"") is None
+    refused = NamespaceAt(LayoutMismatch("other pages"))
+    assert work(refused).cached_pages(RequestKey(), tokens) is None

@@ -328,3 +328,29 @@ def test_a_hint_goes_with_the_pages_of_its_request() -> None:
     settle(world)
     assert len(world.store.hints) > 1
     assert set(world.store.hints) == {hint}
+
+
+def test_stored_and_found_pages_are_told() -> None:
+    """Pages that one engine stored are told as another finds them."""
+    first = engine()
+    run(first, "a", PROMPT)
+    assert first.news.lacked == [("a", 0)]
+    assert first.news.had[-1] == ("a", 2)
+    second = engine(store=first.store)
+    run(second, "b", [*PROMPT[:8], *range(90, 94)])
+    assert second.news.had[0] == second.news.lacked[0] == ("b", 2)
+    assert second.news.had[-1] == ("b", 3)
+
+
+def test_pages_that_a_reset_overtook_are_not_told() -> None:
+    """Their insert ends in a namespace of before, where no request looks."""
+    world = engine()
+    world.arrive("a", PROMPT)
+    world.answers.answer_all()
+    world.step()
+    world.answers.answer_all()
+    world.step()
+    world.planner.forget()
+    world.finish(world.requests["a"])
+    settle(world)
+    assert world.news.had == []

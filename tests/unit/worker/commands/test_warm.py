@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from inference_worker.chat.format import Message, chat_format
 from inference_worker.chat.prompt_file import WarmPrompt
-from inference_worker.commands.warm import Warmer, warm
+from inference_worker.commands.warm import Warmed, Warmer, warm
 from inference_worker.engine.local_worker import LocalWorker, local_worker
 from inference_worker.model.model import PagedModel
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore, running_store, wait_until
 
 app = typer.Typer()
 app.command()(warm)
@@ -98,6 +98,34 @@ def test_the_command_says_what_it_did(store: RunningStore, tmp_path: Path) -> No
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(file), *options])
     assert done.exit_code == 1
     assert "line 1: it is no JSON object" in done.output
+
+
+def test_what_the_disk_has_is_loaded(tmp_path: Path, paged_models: dict[str, PagedModel]) -> None:
+    """After a restart nothing is computed that the disk has."""
+    size = paged_models["qwen3"].layout(16).page_bytes * 32
+    memory = ("--tier1-bytes", str(size), "--extent-bytes", str(size))
+    disk = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(64 << 20))
+    with running_store(*memory, *disk, "--tier3-write", "through") as store:
+
+        def warmed() -> Warmed:
+            with local_worker(
+                paged_models["qwen3"], runtime_dir=store.runtime_dir, longest=LONGEST
+            ) as worker:
+                assert worker.client is not None
+                assert worker.namespace is not None
+                admin, namespace_id = worker.client.admin, worker.namespace.namespace_id
+                warmer = Warmer(worker, admin, namespace_id, 16)
+                result = warmer.warm(PROMPT)
+                assert wait_until(lambda: admin.stats().tier_3.page_count == 6), store.log
+                assert warmer.wait_shared([result], 60.0) == [result]
+                return result
+
+        first = warmed()
+        assert (first.computed_tokens, first.disk_tokens, first.shared_tokens) == (100, 0, 0)
+        store.restart()
+        again = warmed()
+        assert (again.failure, again.pinned_tokens) == (None, 96)
+        assert (again.computed_tokens, again.disk_tokens, again.remote_tokens) == (0, 96, 0)
 
 
 def test_what_is_not_pinned_says_why(worker: LocalWorker, warmer: Warmer) -> None:
