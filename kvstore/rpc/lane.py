@@ -203,12 +203,20 @@ class HotLane:
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
         """Receives a long body, its tokens into bytes of their own."""
-        tail = tail_of(self._socket.recv(FRONT_BYTES, socket.MSG_PEEK), body_bytes)
+        tail = tail_of(self._front(), body_bytes)
         if tail is None:
             return Frame(head, self._receive(body_bytes))
         front = self._receive(tail.tokens)
         tokens = self._receive(body_bytes - tail.tokens)
         return Frame(head, front[: tail.field], front[tail.field :], tokens)
+
+    def _front(self) -> bytes:
+        """Returns the first bytes of a body, and leaves them there."""
+        try:
+            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            let_others_serve()
+            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK)
 
     def _receive(self, count: int) -> bytes:
         """Returns ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
