@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 from collections import Counter
+from collections.abc import Hashable
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import NamedTuple, NoReturn, Self
@@ -202,12 +203,20 @@ class HotLane:
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
         """Receives a long body, its tokens into bytes of their own."""
-        tail = tail_of(self._socket.recv(FRONT_BYTES, socket.MSG_PEEK), body_bytes)
+        tail = tail_of(self._front(), body_bytes)
         if tail is None:
             return Frame(head, self._receive(body_bytes))
         front = self._receive(tail.tokens)
         tokens = self._receive(body_bytes - tail.tokens)
         return Frame(head, front[: tail.field], front[tail.field :], tokens)
+
+    def _front(self) -> bytes:
+        """Returns the first bytes of a body, and leaves them there."""
+        try:
+            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            let_others_serve()
+            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK)
 
     def _receive(self, count: int) -> bytes:
         """Returns ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
@@ -401,7 +410,7 @@ class HotLanes:
             lane.came_at = self._clock()
             self._fair.put(lane.identity.tenant, lane)
 
-    def _leave(self, tenant: str) -> None:
+    def _leave(self, tenant: Hashable) -> None:
         """Ends a call of a thread that passed its turn on. Whoever has the turn serves on."""
         self._fair.leave(tenant)
         if self._fair.has_waiting:

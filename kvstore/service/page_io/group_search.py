@@ -15,6 +15,7 @@ from kvstore.service.page_io.load_places import HeldPlaces
 from kvstore.service.page_io.load_source import LoadSource
 from kvstore.service.page_io.path_load import LoadParts, PathLoad
 from kvstore.service.page_io.path_search import Loads
+from kvstore.service.serving_turn import let_others_serve
 
 
 class GroupSearch:
@@ -122,6 +123,8 @@ class GroupSearch:
                 return self._loads[read], True
             parts.took(read.namespace.arena)
             load = self._loads[read] = GroupLoad(parts, read, lambda: self._ended(read))
+        # A page store's tables may be in use for long.
+        let_others_serve()
         load.go_on()
         return load, False
 

@@ -18,6 +18,7 @@ from kvstore.service.page_io.load_call import LoadCall
 from kvstore.service.page_io.load_places import ByteBudget, HeldPlaces
 from kvstore.service.page_io.load_source import RUN_PAGES, LoadSource
 from kvstore.service.page_io.path_load import LoadParts, PathLoad
+from kvstore.service.serving_turn import let_others_serve
 
 # The loads under way by their reads, guarded by the store's mutex.
 Loads = dict[DiskRead | GroupRead, PathLoad | GroupLoad]
@@ -209,6 +210,8 @@ class PathSearch:
             if call.is_prefetch:
                 self._prefetches.give_back(call.holder, (count - planned) * layout.page_bytes)
         if load is not None and not is_joined:
+            # A page store's tables may be in use for long.
+            let_others_serve()
             load.note()
             load.go_on()
         return load, is_joined

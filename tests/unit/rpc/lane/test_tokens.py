@@ -7,7 +7,16 @@ import pytest
 from kvstore.rpc.lane import METHODS, SMALL_BYTES
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
-from stores.rpc_world import OpenLane, Server, lane_call, nothing, reason, tokens
+from stores.rpc_world import (
+    OpenLane,
+    Server,
+    lane_answer,
+    lane_call,
+    lane_frame,
+    nothing,
+    reason,
+    tokens,
+)
 
 MATCH, ACQUIRE, PREFETCH, INSERT, RELEASE = (
     METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")
@@ -72,3 +81,25 @@ def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(
     assert reason(lane_call(open_lane(worker), INSERT, body)[0]) == "RESERVATION_NOT_FOUND"
     body = nothing(worker) + b"".join(sequence_pieces(long))
     assert reason(lane_call(open_lane(worker), RELEASE, body)[0]) == "LIMIT_EXCEEDED"
+
+
+def test_a_long_request_that_is_late_keeps_nobody_waiting(
+    server: Server, open_lane: OpenLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of others are answered while the body of a long call has not begun to come."""
+    # Longer than the test waits for an answer.
+    monkeypatch.setattr("kvstore.rpc.lane.PATIENCE", 60.0)
+    worker = server.worker()
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=worker.open_namespace(),
+        pin_id=1,
+        sequence={"tokens": tokens(*range(SMALL_BYTES))},
+    )
+    frame = lane_frame(MATCH, request.SerializeToString())
+    late, other = open_lane(worker), open_lane(server.worker(uid=3))
+    head_end = len(frame) - request.ByteSize()
+    late.sendall(frame[:head_end])
+    assert reason(lane_call(other, RELEASE, b"")[0]) == "INVALID_FIELD"
+    late.sendall(frame[head_end:])
+    assert reason(lane_answer(late)[0]) == "OK"

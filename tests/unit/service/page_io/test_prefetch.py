@@ -1,5 +1,6 @@
 """Prefetches: loads from tier 3 that no call waits for, into free slots."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,8 @@ from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, Prefetched, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound, StoreDraining
+from kvstore.service.serving_turn import ServingTurn
+from kvstore_client.testing import wait_until
 from stores.disk_store import LIMIT, PAGES, DiskStore, DiskStores, in_background, page_count
 from stores.store_world import PAGE_BYTES, PAGE_TOKENS, Worlds, sequence_of
 
@@ -58,6 +61,27 @@ def test_a_match_joins_the_load_of_a_prefetch(stores: DiskStores) -> None:
     assert later.ask(0).tier_3_loaded_token_count == 0
     assert later.tiers(0) == [1]
     assert prefetch(later, 0) == IN_MEMORY
+
+
+def test_others_serve_while_a_prefetch_waits_for_the_disk_s_tables(stores: DiskStores) -> None:
+    """Another thread may have the tables for long, so it passes the turn on before it reads."""
+    later, turn = gated(stores), ServingTurn()
+    later.slab.closed = False
+
+    def in_turn() -> Prefetched:
+        with turn:
+            return prefetch(later, 0)
+
+    def have_turn() -> bool:
+        with turn:
+            return turn.is_mine
+
+    with ThreadPoolExecutor(2) as threads:
+        with later.slab._tables.mutex:
+            begun = threads.submit(in_turn)
+            assert wait_until(lambda: moving(later) == PAGES)
+            assert threads.submit(have_turn).result(LIMIT)
+        assert begun.result(LIMIT) == LOADING
 
 
 def test_a_prefetch_pins_and_counts_nothing(stores: DiskStores) -> None:

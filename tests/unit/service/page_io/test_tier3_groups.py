@@ -1,5 +1,6 @@
 """Pages of KV cache groups on the disk: what a match with windows brings back."""
 
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import Any
 
@@ -18,6 +19,8 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from kvstore.core.values.slots import SlotState
+from kvstore.service.serving_turn import ServingTurn
+from kvstore_client.testing import wait_until
 from stores.disk_store import LIMIT, PAGES, DiskStore, DiskStores, page_count
 
 SPARE, TARGET = 5001, 5002
@@ -115,6 +118,31 @@ def test_a_read_of_windows_outlives_its_caller(stores: DiskStores) -> None:
     later.slab.let_go()
     assert page_count(match(later, {1: 1}, LIMIT)) == 2
     assert not later.world.cache.group_reads
+
+
+def test_others_serve_while_a_read_of_windows_waits_for_the_disk_s_tables(
+    stores: DiskStores,
+) -> None:
+    """Another thread may have the tables for long, so a call passes its turn on before it reads."""
+    store = stores.open()
+    write(store, {1: [1]})
+    later, turn = stores.reopen(store), ServingTurn()
+    assert page_count(match(later, {})) == 2
+
+    def in_turn() -> Match:
+        with turn:
+            return match(later, {1: 1})
+
+    def have_turn() -> bool:
+        with turn:
+            return turn.is_mine
+
+    with ThreadPoolExecutor(2) as threads:
+        with later.slab._tables.mutex:
+            begun = threads.submit(in_turn)
+            assert wait_until(lambda: bool(later.world.cache.group_reads))
+            assert threads.submit(have_turn).result(LIMIT)
+        assert page_count(begun.result(LIMIT)) == 2
 
 
 def test_callers_share_a_read_of_windows(
