@@ -261,7 +261,7 @@ def test_a_rotated_password_costs_no_restart(server: ValkeyServer, a: EngineHost
 def test_an_engine_that_evicts_revisions_loses_pages_alone(folder: Path) -> None:
     """With allkeys-lru they are evicted too: it is counted, and nobody drops its memory (A9)."""
     with valkey_server(folder, "maxmemory 16mb", "maxmemory-policy allkeys-random") as server:
-        a, b = (EngineHost(server.engine, folder / each) for each in "ab")
+        a, b = (EngineHost(server.engine, folder / each, settings=PATIENT) for each in "ab")
         try:
             for number in range(0, 6000, 100):
                 a.write(*range(number, number + 100))

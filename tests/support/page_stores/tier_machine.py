@@ -26,6 +26,7 @@ from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.page_store import PageKey, PageStore, StoreFacts, StoreState
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore_client.testing import wait_until
 from page_stores.memory_page_store import Medium, MemoryPageStore
 from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, World, make_world
 
@@ -288,7 +289,8 @@ class TierMachine(RuleBasedStateMachine):
         """Checks that no slot is lost, and that pages still come and go."""
         self.settle()
         cache = self.world.cache
-        assert not cache.disk_reads
+        # A prefetch waits for no load.
+        assert wait_until(lambda: not cache.disk_reads, LIMIT)
         assert all(each.counts[SlotState.MOVING] == 0 for each in cache.arenas.values())
         with self.world.store._mutex:
             Invariants(cache).check()
