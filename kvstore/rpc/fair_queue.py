@@ -49,7 +49,7 @@ class FairQueue(Generic[W]):
             return self._next() if self._waiting else None
 
     def leave(self, queue: Hashable) -> None:
-        """Notes that work of a queue is done, by a thread that takes no more."""
+        """Notes that work of a queue is done, and takes none."""
         with self._mutex:
             self._left(queue)
 

@@ -9,7 +9,6 @@ import select
 import socket
 import struct
 from collections import Counter
-from collections.abc import Hashable
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import NamedTuple, NoReturn, Self
@@ -380,17 +379,20 @@ class HotLanes:
             except Exception:
                 # The lanes that wait behind it are served all the same.
                 log.exception("lane_failed", failure_count=self._count_failure())
+            finally:
+                self._fair.leave(tenant)
             if not self._turn.is_mine:
-                self._leave(tenant)
+                # Whoever has the turn serves the lanes that may have this thread's place.
+                if self._fair.has_waiting:
+                    os.eventfd_write(self._freed, 1)
                 return
             served += 1
             if served % LOOK_EVERY == 0:
                 self._collect(0)
             if served == MOST_IN_A_ROW and self._fair.has_waiting:
-                self._fair.leave(tenant)
                 self._turn.pass_on()
                 return
-            following = self._fair.end(tenant)
+            following = self._fair.next()
 
     def _collect(self, timeout: float | None) -> None:
         """Puts the lanes that have a call into their tenants' queues."""
@@ -409,12 +411,6 @@ class HotLanes:
                 continue
             lane.came_at = self._clock()
             self._fair.put(lane.identity.tenant, lane)
-
-    def _leave(self, tenant: Hashable) -> None:
-        """Ends a call of a thread that passed its turn on. Whoever has the turn serves on."""
-        self._fair.leave(tenant)
-        if self._fair.has_waiting:
-            os.eventfd_write(self._freed, 1)
 
     def _take_probe(self) -> None:
         os.eventfd_read(self._probe)

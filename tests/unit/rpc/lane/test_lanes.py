@@ -370,6 +370,27 @@ def test_a_fault_keeps_nobody_waiting(server: Server, lanes: HotLanes, open_lane
     assert wait_until(lambda: lanes.failure_count == len(first))
 
 
+def test_a_fault_behind_a_call_costs_no_thread(
+    server: Server, lanes: HotLanes, open_lane: OpenLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for other lanes that fails leaves the tenant its threads."""
+    monkeypatch.setattr("kvstore.rpc.lane.LOOK_EVERY", 1)
+    collect = lanes._collect
+
+    def faulty(timeout: float | None) -> None:
+        if timeout == 0:
+            raise OSError("a fault put in on purpose")
+        collect(timeout)
+
+    lanes._collect = faulty  # type: ignore[method-assign]
+    worker = server.worker()
+    lane = open_lane(worker)
+    for number in range(1, THREAD_COUNT + 1):
+        assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+        assert wait_until(lambda count=number: lanes.failure_count == count)
+        assert lanes._fair._idle == THREAD_COUNT
+
+
 def test_a_refusal_says_the_same_as_over_grpc(server: Server) -> None:
     """A refusal over a lane has the code, reason, values and details of one over gRPC."""
     worker = server.worker()
