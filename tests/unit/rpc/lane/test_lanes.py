@@ -1,6 +1,7 @@
 """Lanes on a real server: how calls are framed, limited, queued, timed and ended."""
 
 import socket
+from functools import partial
 from itertools import count
 from threading import Event, Semaphore, Thread, get_ident
 
@@ -382,12 +383,15 @@ def test_a_fault_behind_a_call_costs_no_thread(
             raise OSError("a fault put in on purpose")
         collect(timeout)
 
+    def failed(count: int) -> bool:
+        return lanes.failure_count == count
+
     lanes._collect = faulty  # type: ignore[method-assign]
     worker = server.worker()
     lane = open_lane(worker)
     for number in range(1, THREAD_COUNT + 1):
         assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
-        assert wait_until(lambda count=number: lanes.failure_count == count)
+        assert wait_until(partial(failed, number))
         assert lanes._fair._idle == THREAD_COUNT
 
 
