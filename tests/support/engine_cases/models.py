@@ -36,20 +36,25 @@ def save_model(name: str, folder: Path, *, seed: int | None = None, **changes: o
 
 
 def save_adapter(model: Path, folder: Path, seed: int) -> Path:
-    """Saves a random LoRA adapter of a model's value projections, in PEFT's format."""
+    """Saves a random LoRA adapter of a model's query and value projections, in PEFT's format.
+
+    SGLang's loader refuses an adapter that has a value projection and no query projection.
+    """
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    hidden, heads = config["hidden_size"], config["num_key_value_heads"]
+    hidden = config["hidden_size"]
+    heads = {"q_proj": config["num_attention_heads"], "v_proj": config["num_key_value_heads"]}
     numbers = torch.Generator().manual_seed(seed)
     weights = {}
     for layer in range(config["num_hidden_layers"]):
-        stem = f"base_model.model.model.layers.{layer}.self_attn.v_proj"
-        for part, shape in (
-            ("lora_A", (ADAPTER_RANK, hidden)),
-            ("lora_B", (heads * config["head_dim"], ADAPTER_RANK)),
-        ):
-            weights[f"{stem}.{part}.weight"] = ADAPTER_DEVIATION * torch.randn(
-                shape, generator=numbers
-            )
+        for projection, count in heads.items():
+            stem = f"base_model.model.model.layers.{layer}.self_attn.{projection}"
+            for part, shape in (
+                ("lora_A", (ADAPTER_RANK, hidden)),
+                ("lora_B", (count * config["head_dim"], ADAPTER_RANK)),
+            ):
+                weights[f"{stem}.{part}.weight"] = ADAPTER_DEVIATION * torch.randn(
+                    shape, generator=numbers
+                )
     folder.mkdir()
     save_file(weights, folder / "adapter_model.safetensors")
     facts = {
@@ -60,7 +65,7 @@ def save_adapter(model: Path, folder: Path, seed: int) -> Path:
         "lora_alpha": ADAPTER_RANK,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": ["v_proj"],
+        "target_modules": list(heads),
     }
     (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
     return folder
