@@ -76,9 +76,9 @@ _share = BackgroundShare()
 note_call, give_way = _share.note_call, _share.give_way
 
 
-def gently(items: Iterable[T]) -> Iterator[T]:
-    """Yields the items, and gives way between them, as :func:`give_way` does."""
+def gently(items: Iterable[T], look_every: int = LOOK_EVERY) -> Iterator[T]:
+    """Yields the items, and gives way after some of them, as :func:`give_way` does."""
     for number, item in enumerate(items, start=1):
         yield item
-        if number % LOOK_EVERY == 0:
+        if number % look_every == 0:
             give_way()

@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import Metric, Sample
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -56,6 +56,8 @@ class Exposition(Collector):
         with self._mutex:
             if self._clock() - self._collected_at >= LIFETIME:
                 self._families = list(self._registry.collect())
+                for family in self._families:
+                    family.samples = _Samples(family.samples)
                 self._texts.clear()
                 self._collected_at = self._clock()
             if content_type not in self._texts:
@@ -67,6 +69,13 @@ class Exposition(Collector):
         for family in self._families:
             background.give_way()
             yield family
+
+
+class _Samples(list[Sample]):
+    """Samples that give way to calls while an encoder goes through them."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return background.gently(super().__iter__())
 
 
 def _chosen(accept: str) -> _Form:

@@ -49,8 +49,10 @@ MAX_LANES_OF_PROCESS = 8
 # Calls that arrived behind one whose answer is empty are served at once if no other lane waits,
 # and the empty answers are sent with the last one.
 MOST_AT_ONCE = 8
-# A lane is watched for one call at a time. A client that hung up wants no answer.
-EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
+# What arrives on a lane is told once, so a call needs no system call for its lane to be watched.
+EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+PROBE_EVENTS = select.EPOLLIN | select.EPOLLONESHOT
+# A client that hung up wants no answer.
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 MICROSECONDS = 1e-6
 # By path, in the order of their numbers in a lane's calls.
@@ -77,9 +79,11 @@ SUCCEEDED = b""
 MAX_HEAD_BYTES = 1 << 10
 # Two lengths: of the head and of the body.
 LENGTHS = struct.Struct("<II")
-# Up to this many bytes head and body are received together: a copy of them is cheaper than a
-# second system call.
+# Bytes of a body that are received with all before it: a copy of them is cheaper than a second
+# system call, after which the thread may wait for the interpreter.
 SMALL_BYTES = 1 << 14
+# Bytes that are received at once.
+LOOK_BYTES = LENGTHS.size + MAX_HEAD_BYTES + SMALL_BYTES
 # Seconds for the rest of a call that has begun, and for an answer to be read. A peer that is
 # slower than that over a unix socket is stopped, and would keep a thread.
 PATIENCE = 1.0
@@ -123,13 +127,14 @@ class HotLane:
     """A lane's socket, which it owns. One thread at a time uses it.
 
     The server sets ``came_at``, the time when the call that is read next arrived, by the store's
-    clock, and ``identity``, the caller's. ``known_by`` are the tenants by which it is known.
-    ``descriptor`` is the socket's.
+    clock, and ``identity``, the caller's. ``known_by`` are the tenants by which it is known. It
+    also sets ``is_queued`` while the lane waits for a thread or has one, and ``may_be_gone`` once
+    the client seems to have hung up. ``descriptor`` is the socket's.
     """
 
     __slots__ = (
-        *("_held", "_max_body_bytes", "_poll", "_socket", "came_at", "descriptor", "identity"),
-        *("known_by", "party"),
+        *("_held", "_is_drained", "_max_body_bytes", "_place", "_received", "_socket", "came_at"),
+        *("descriptor", "identity", "is_queued", "known_by", "may_be_gone", "party"),
     )
 
     def __init__(self, connection: socket.socket, party: Party, *, max_body_bytes: int) -> None:
@@ -137,11 +142,14 @@ class HotLane:
         self.came_at = 0.0
         self.identity = Identity("")
         self.known_by: Tenants | None = None
+        self.is_queued = self.may_be_gone = False
         self.descriptor = connection.fileno()
         self._socket = connection
         self._held = b""
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN | select.POLLRDHUP)
+        # What was received, and where in it the part begins that was not taken yet.
+        self._received = b""
+        self._place = 0
+        self._is_drained = False
         self._max_body_bytes = max_body_bytes
         connection.settimeout(None)
         patience = TIMEVAL.pack(int(PATIENCE), round(PATIENCE % 1 * 1e6))
@@ -149,26 +157,55 @@ class HotLane:
             connection.setsockopt(socket.SOL_SOCKET, option, patience)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
-    def read(self) -> Frame:
-        """Returns the call that has begun to arrive.
+    def read(self) -> Frame | None:
+        """Returns the call that has begun to arrive, or None if there is none.
 
         Raises :class:`LimitExceeded` for lengths over the bounds, before anything is allocated for
-        them. Raises EOFError or OSError if the rest does not arrive in time. The lane is useless
-        then.
+        them. Raises EOFError or OSError if the rest does not arrive in time, or if the peer hung
+        up. The lane is useless then.
         """
-        lengths = self._receive(LENGTHS.size)
+        if not self.has_next():
+            return None
+        lengths = self._take(LENGTHS.size)
         head_bytes, body_bytes = LENGTHS.unpack(lengths)
         if head_bytes > MAX_HEAD_BYTES or body_bytes > self._max_body_bytes:
             self._refuse(head_bytes, body_bytes)
+        head = self._take(head_bytes)
         if body_bytes > SMALL_BYTES:
-            return self._large(self._receive(head_bytes), body_bytes)
-        both = self._receive(head_bytes + body_bytes)
-        return Frame(both[:head_bytes], both[head_bytes:])
+            return self._large(head, body_bytes)
+        return Frame(head, self._take(body_bytes))
 
     def has_next(self) -> bool:
-        """Returns whether another call has begun to arrive, and its client is there."""
-        events = self._poll.poll(0)
-        return bool(events) and events[0][1] == select.POLLIN
+        """Returns whether another call has begun to arrive. Raises EOFError if the peer hung up."""
+        if self._place < len(self._received):
+            return True
+        # First, so that what arrives from here on is noted in any case.
+        self._is_drained = True
+        try:
+            received = self._socket.recv(LOOK_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        if not received:
+            raise EOFError
+        self._received, self._place = received, 0
+        if len(received) == LOOK_BYTES:
+            self._is_drained = False
+        return True
+
+    def note_arrival(self) -> None:
+        """Notes that more bytes arrived. Any thread."""
+        self._is_drained = False
+
+    @property
+    def may_have_more(self) -> bool:
+        """True unless all bytes were taken, and none arrived since they were looked for."""
+        return self._place < len(self._received) or not self._is_drained
+
+    def is_gone(self) -> bool:
+        """Returns whether the peer hung up."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def hold(self, head: bytes, body: bytes) -> None:
         """Keeps an answer to send it with the next one."""
@@ -202,25 +239,36 @@ class HotLane:
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
         """Receives a long body, its tokens into bytes of their own."""
-        tail = tail_of(self._front(), body_bytes)
+        front_bytes = self._place + FRONT_BYTES
+        if len(self._received) < front_bytes:
+            self._receive(front_bytes - len(self._received))
+        tail = tail_of(self._received[self._place : self._place + FRONT_BYTES], body_bytes)
         if tail is None:
-            return Frame(head, self._receive(body_bytes))
-        front = self._receive(tail.tokens)
-        tokens = self._receive(body_bytes - tail.tokens)
+            return Frame(head, self._take(body_bytes))
+        front = self._take(tail.tokens)
+        tokens = self._take(body_bytes - tail.tokens)
         return Frame(head, front[: tail.field], front[tail.field :], tokens)
 
-    def _front(self) -> bytes:
-        """Returns the first bytes of a body, and leaves them there."""
-        try:
-            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            let_others_serve()
-            return self._socket.recv(FRONT_BYTES, socket.MSG_PEEK)
+    def _take(self, count: int) -> bytes:
+        """Returns the next ``count`` bytes, after it waited for those that are missing."""
+        missing = self._place + count - len(self._received)
+        if missing > 0:
+            self._receive(missing)
+        end = self._place + count
+        taken = self._received[self._place : end]
+        if end == len(self._received):
+            # An idle lane keeps no memory of a large call.
+            self._received, self._place = b"", 0
+        else:
+            self._place = end
+        return taken
 
-    def _receive(self, count: int) -> bytes:
-        """Returns ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
+    def _receive(self, count: int) -> None:
+        """Receives ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
+        # Whether this is all that arrived is not known.
+        self._is_drained = False
         try:
-            data = self._socket.recv(count, socket.MSG_DONTWAIT) if count else b""
+            data = self._socket.recv(count, socket.MSG_DONTWAIT)
         except BlockingIOError:
             data = b""
         if len(data) < count:
@@ -228,7 +276,8 @@ class HotLane:
             data += self._socket.recv(count - len(data), socket.MSG_WAITALL)
             if len(data) < count:
                 raise EOFError
-        return data
+        self._received = self._received[self._place :] + data
+        self._place = 0
 
 
 class HotLanes:
@@ -274,7 +323,7 @@ class HotLanes:
         self._freed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._stop_event, select.EPOLLIN)
         self._epoll.register(self._freed, select.EPOLLIN)
-        self._epoll.register(self._probe, EVENTS)
+        self._epoll.register(self._probe, PROBE_EVENTS)
         self._threads = [
             Thread(target=self._run, name=f"kvstore-lane-{number}", daemon=True)
             for number in range(thread_count)
@@ -405,31 +454,31 @@ class HotLanes:
             if descriptor == self._freed:
                 os.eventfd_read(self._freed)
                 continue
-            lane = self._lanes[descriptor]
-            if events & HUNG_UP:
-                self._drop(lane)
-                continue
-            lane.came_at = self._clock()
-            self._fair.put(lane.identity.tenant, lane)
+            with self._mutex:
+                lane = self._lanes.get(descriptor)
+                if lane is None:
+                    # The thread that served it found that it had ended.
+                    continue
+                lane.may_be_gone |= bool(events & HUNG_UP)
+                lane.note_arrival()
+                if lane.is_queued:
+                    continue
+                lane.is_queued = True
+            self._put(lane)
+
+    def _put(self, lane: HotLane) -> None:
+        lane.came_at = self._clock()
+        self._fair.put(lane.identity.tenant, lane)
 
     def _take_probe(self) -> None:
         os.eventfd_read(self._probe)
         self.last_tick = self._clock()
         self._probe_under_way = False
-        self._epoll.modify(self._probe, EVENTS)
+        self._epoll.modify(self._probe, PROBE_EVENTS)
 
     def _serve(self, lane: HotLane) -> None:
         try:
-            answer = self.answer(lane, lane.read())
-            for _ in range(MOST_AT_ONCE):
-                # A client waits for an answer with a body. Behind an empty one more may come.
-                if answer[1] or self._fair.has_waiting or not lane.has_next():
-                    break
-                # Sent one by one they would wake a client that waits for the last.
-                lane.hold(*answer)
-                lane.came_at = self._clock()
-                answer = self.answer(lane, lane.read())
-            lane.write(*answer)
+            self._make_calls(lane)
         except KVStoreError as error:
             # Where the next call begins is not known.
             with suppress(OSError):
@@ -441,7 +490,30 @@ class HotLanes:
             self._drop(lane)
             raise
         else:
-            self._epoll.modify(lane.descriptor, EVENTS)
+            with self._mutex:
+                lane.is_queued = has_more = lane.may_have_more
+            if has_more:
+                self._put(lane)
+
+    def _make_calls(self, lane: HotLane) -> None:
+        """Makes the calls that arrived together, or none if an event came for bytes read before."""
+        if lane.may_be_gone:
+            lane.may_be_gone = False
+            if lane.is_gone():
+                raise EOFError
+        frame = lane.read()
+        if frame is None:
+            return
+        answer = self.answer(lane, frame)
+        for _ in range(MOST_AT_ONCE):
+            # A client waits for an answer with a body. Behind an empty one more may come.
+            if answer[1] or self._fair.has_waiting or (frame := lane.read()) is None:
+                break
+            # Sent one by one they would wake a client that waits for the last.
+            lane.hold(*answer)
+            lane.came_at = self._clock()
+            answer = self.answer(lane, frame)
+        lane.write(*answer)
 
     def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
         """Makes a call that arrived over a lane; returns the head and the body of its answer.

@@ -10,6 +10,8 @@ from itertools import accumulate
 from threading import Lock, local
 from typing import Final, NamedTuple, TypeAlias
 
+from kvstore import background
+
 MICROSECONDS: Final = 1_000_000
 # Bit lengths of the first and the last bucket: up to 32 us, and from 8 s on.
 FEWEST_BITS, MOST_BITS = 5, 23
@@ -91,11 +93,11 @@ class CallTimes:
         line[-1] += seconds
 
     def read(self) -> dict[tuple[str, str], DurationCounts]:
-        """Returns the current counts, by method and outcome."""
+        """Returns the current counts, by method and outcome. Gives way to calls."""
         found: dict[tuple[str, str], DurationCounts] = {}
         with self._mutex:
             books = list(self._books)
-        for book in books:
+        for book in background.gently(books, 1):
             # Copying is one step, during which no other thread adds an entry.
             for key, line in book.copy().items():
                 *counts, seconds = line.copy()

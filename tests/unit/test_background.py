@@ -95,3 +95,5 @@ def test_a_long_loop_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     items = range(2 * LOOK_EVERY + 1)
     assert list(gently(items)) == list(items)
     assert len(rests) == 2
+    assert list(gently(items, 1)) == list(items)
+    assert len(rests) == 2 + len(items)

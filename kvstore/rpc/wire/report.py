@@ -150,7 +150,7 @@ def duration(seconds: float) -> Duration:
 
 def counters_message(counters: Counters) -> lease_pb2.CacheCounters:
     """Returns counters, whose names are the same on both sides."""
-    return lease_pb2.CacheCounters(**asdict(counters))
+    return lease_pb2.CacheCounters(**vars(counters))
 
 
 def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
@@ -259,8 +259,8 @@ def stats_message(
         uptime=duration(uptime),
         counters=counters_message(stats.counters),
         arenas=[_arena_message(each) for each in stats.arenas],
-        namespaces=[namespace_message(each) for each in background.gently(stats.namespaces)],
-        leases=[lease_message(each) for each in background.gently(stats.leases)],
+        namespaces=[namespace_message(each) for each in background.gently(stats.namespaces, 1)],
+        leases=[lease_message(each) for each in background.gently(stats.leases, 1)],
         pin_count=stats.pin_count,
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
@@ -269,7 +269,10 @@ def stats_message(
         quarantined_slot_count=stats.quarantined_slot_count,
         detached_page_count=stats.detached_page_count,
         oldest_quarantine_age=_age(stats.oldest_quarantine_age),
-        tenants=[tenant_message(each, requests(each.tenant)) for each in stats.tenants],
+        tenants=[
+            tenant_message(each, requests(each.tenant))
+            for each in background.gently(stats.tenants, 1)
+        ],
         tier_3=tier_3,
         tier_budgets=[
             store_pb2.TierBudget(tier=types_pb2.Tier.Name(tier), size_bytes=size)

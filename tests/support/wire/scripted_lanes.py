@@ -1,6 +1,7 @@
 """An attach socket that has lanes, and answers on them what a test wrote down."""
 
 import os
+import select
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -99,7 +100,8 @@ class ScriptedLanes:
             lane = HotLane(connection, party, max_body_bytes=16 << 20)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
             while True:
-                frame = lane.read()
+                while (frame := lane.read()) is None:
+                    select.select([connection], [], [])
                 call = attach_pb2.LaneCall.FromString(frame.head)
                 self.calls.append((call, frame.whole_body))
                 self.came.release()

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvstore import background
+from kvstore.background import LOOK_EVERY
 from kvstore.metrics.exposition import Exposition, process_registry
 from kvstore.metrics.http_server import Response
 
@@ -72,6 +74,20 @@ def test_who_asks_while_values_are_collected_gets_those() -> None:
     assert slow.count == 1
     assert len(found) == len(threads)
     assert all(each is found[0] for each in found)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_a_long_metric_gives_way(accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls get in between while one metric with many samples is written."""
+    registry = CollectorRegistry()
+    counter = Counter("looks", "Looks.", ["at"], registry=registry)
+    for number in range(4 * LOOK_EVERY):
+        counter.labels(str(number)).inc()
+    rests: list[int] = []
+    monkeypatch.setattr(background, "give_way", lambda: rests.append(1))
+    text = Exposition(registry, lambda: 1.0)(accept).body
+    assert text.count(b"looks_total{") == 4 * LOOK_EVERY
+    assert len(rests) > 4
 
 
 def test_a_failure_is_tried_again() -> None:
