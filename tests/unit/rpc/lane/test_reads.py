@@ -1,4 +1,4 @@
-"""What a lane reads: whole calls, however their bytes arrive, and none that did not arrive."""
+"""Lanes read whole calls, however their bytes arrive, and none that did not arrive."""
 
 import select
 import socket
