@@ -26,7 +26,8 @@ class Asked(NamedTuple):
 class Answered(NamedTuple):
     """The answer to a prompt; ``error`` is empty or the name of what was raised.
 
-    ``begun`` says that its stream had begun, also if it broke afterwards. Of the cached tokens
+    ``begun`` says that its response had begun, also if that broke before the first token: a router
+    cannot send such a request elsewhere. Of the cached tokens
     ``remote_tokens`` came from the store that hosts share. ``first_token_s`` is in seconds.
     """
 
@@ -104,7 +105,7 @@ async def _ask(
 ) -> Answered:
     """Streams one answer, greedily."""
     begin, first, error = time.perf_counter(), 0.0, ""
-    text, tokens, cached, remote = "", 0, 0, 0
+    text, tokens, cached, remote, begun = "", 0, 0, 0, False
     try:
         stream = await client.completions.create(
             model=model,
@@ -116,6 +117,7 @@ async def _ask(
             extra_headers=headers,
             extra_body={} if cache else {"cache_prefix": False},
         )
+        begun = True
         async for chunk in stream:
             first = first or time.perf_counter() - begin
             text += "".join(choice.text for choice in chunk.choices)
@@ -129,4 +131,4 @@ async def _ask(
         error = type(raised).__name__
     # A stream that broke may end without an error: usage is its last chunk.
     error = error or ("" if tokens else "Broken")
-    return Answered(text, tokens, cached, remote, first, first > 0, error)
+    return Answered(text, tokens, cached, remote, first, begun, error)
