@@ -106,12 +106,17 @@ class RingReader:
         words, place = self.words_of[number], SEGMENT_HEADER_BYTES + offset >> 3
         if words[place] != known.word:
             return None
+        payload, first_digest, end, was_ended, word = known
         digest = words[place + 1]
-        if digest == known.digest:
-            return known._replace(is_ended=False) if known.is_ended else known
-        if known.payload is None or digest != known.digest ^ WORD_MASK:
+        is_ended = digest != first_digest
+        if is_ended and (payload is None or digest != first_digest ^ WORD_MASK):
             return None
-        return known._replace(is_ended=True)
+        # The next server reads thousands of records while nobody answers, and _replace is slow.
+        return (
+            known
+            if is_ended == was_ended
+            else ReadRecord(payload, first_digest, end, is_ended, word)
+        )
 
     def padding_sum(self, at: int) -> int:
         """Returns the sum of padding, which no record at that place has: places are even."""
