@@ -157,15 +157,13 @@ class HotLane:
             connection.setsockopt(socket.SOL_SOCKET, option, patience)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
-    def read(self) -> Frame | None:
-        """Returns the call that has begun to arrive, or None if there is none.
+    def read(self) -> Frame:
+        """Returns the call that has begun to arrive, as ``has_next`` said.
 
         Raises :class:`LimitExceeded` for lengths over the bounds, before anything is allocated for
-        them. Raises EOFError or OSError if the rest does not arrive in time, or if the peer hung
-        up. The lane is useless then.
+        them. Raises EOFError or OSError if the rest does not arrive in time. The lane is useless
+        then.
         """
-        if not self.has_next():
-            return None
         lengths = self._take(LENGTHS.size)
         head_bytes, body_bytes = LENGTHS.unpack(lengths)
         if head_bytes > MAX_HEAD_BYTES or body_bytes > self._max_body_bytes:
@@ -438,7 +436,7 @@ class HotLanes:
             served += 1
             if served % LOOK_EVERY == 0:
                 self._collect(0)
-            if served == MOST_IN_A_ROW and self._fair.has_waiting:
+            if served >= MOST_IN_A_ROW and self._fair.has_waiting:
                 self._turn.pass_on()
                 return
             following = self._fair.next()
@@ -501,18 +499,17 @@ class HotLanes:
             lane.may_be_gone = False
             if lane.is_gone():
                 raise EOFError
-        frame = lane.read()
-        if frame is None:
+        if not lane.has_next():
             return
-        answer = self.answer(lane, frame)
+        answer = self.answer(lane, lane.read())
         for _ in range(MOST_AT_ONCE):
             # A client waits for an answer with a body. Behind an empty one more may come.
-            if answer[1] or self._fair.has_waiting or (frame := lane.read()) is None:
+            if answer[1] or self._fair.has_waiting or not lane.has_next():
                 break
             # Sent one by one they would wake a client that waits for the last.
             lane.hold(*answer)
             lane.came_at = self._clock()
-            answer = self.answer(lane, frame)
+            answer = self.answer(lane, lane.read())
         lane.write(*answer)
 
     def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:

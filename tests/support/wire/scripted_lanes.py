@@ -100,8 +100,9 @@ class ScriptedLanes:
             lane = HotLane(connection, party, max_body_bytes=16 << 20)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
             while True:
-                while (frame := lane.read()) is None:
+                while not lane.has_next():
                     select.select([connection], [], [])
+                frame = lane.read()
                 call = attach_pb2.LaneCall.FromString(frame.head)
                 self.calls.append((call, frame.whole_body))
                 self.came.release()

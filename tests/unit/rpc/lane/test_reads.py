@@ -72,20 +72,20 @@ def test_calls_are_read_whole_and_in_order(calls: list[Sent], data: st.DataObjec
     sender.start()
     read: list[Frame] = []
     while len(read) < len(calls):
-        if (frame := lane.read()) is None:
-            select.select([far], [], [])
+        if lane.has_next():
+            read.append(lane.read())
         else:
-            read.append(frame)
+            select.select([far], [], [])
     sender.join()
     assert [Sent(each.head, each.whole_body) for each in read] == calls
-    assert lane.read() is None
+    assert not lane.has_next()
     assert not lane.may_have_more
     assert lane._received == b""
     assert not lane.is_gone()
     near.close()
     assert lane.is_gone()
     with pytest.raises(EOFError):
-        lane.read()
+        lane.has_next()
     lane.close()
 
 
@@ -96,11 +96,12 @@ def test_bytes_that_may_be_there_are_looked_for() -> None:
     assert lane.may_have_more
     first, second = Sent(b"a", b""), Sent(b"b", filled(LOOK_BYTES))
     near.sendall(first.frame + second.frame)
+    assert lane.has_next()
     assert lane.read() == Frame(*first)
     assert lane.may_have_more
     assert lane.read() == Frame(*second)
     assert lane.may_have_more
-    assert lane.read() is None
+    assert not lane.has_next()
     assert not lane.may_have_more
     near.close()
     lane.close()
@@ -130,6 +131,14 @@ def test_all_calls_of_busy_lanes_are_answered(server: Server, open_lane: OpenLan
         each.join()
     assert server.lanes is not None
     assert server.lanes.failure_count == 0
+
+
+def test_a_refused_call_costs_no_earlier_answer(server: Server, open_lane: OpenLane) -> None:
+    """A call that came before one of a length over the limit is answered before the refusal."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    lane.sendall(lane_frame(RELEASE, nothing(worker)) + LENGTHS.pack(1, (1 << 32) - 1))
+    assert [reason(lane_answer(lane)[0]) for _ in range(2)] == ["OK", "LIMIT_EXCEEDED"]
 
 
 def test_bytes_told_late_are_no_call(server: Server, open_lane: OpenLane) -> None:
