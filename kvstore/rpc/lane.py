@@ -174,7 +174,7 @@ class HotLane:
         return Frame(head, self._take(body_bytes))
 
     def has_next(self) -> bool:
-        """Returns whether another call has begun to arrive. Raises EOFError if the peer hung up."""
+        """Returns whether another call has begun to arrive; sets ``may_be_gone`` at the end."""
         if self._place < len(self._received):
             return True
         # First, so that what arrives from here on is noted in any case.
@@ -184,10 +184,13 @@ class HotLane:
         except BlockingIOError:
             return False
         if not received:
-            raise EOFError
+            self.may_be_gone, self._is_drained = True, False
+            return False
         self._received, self._place = received, 0
         if len(received) == LOOK_BYTES:
             self._is_drained = False
+        # Fewer bytes were all that had arrived, unless descriptors came with them. Who sends those
+        # may wait for an answer until it sends more.
         return True
 
     def note_arrival(self) -> None:
@@ -418,11 +421,12 @@ class HotLanes:
         if following is None:
             self._collect(None)
             following = self._fair.next()
-        served = 0
+        made = looked = 0
         while following is not None:
             tenant, lane = following
+            count = 1
             try:
-                self._serve(lane)
+                count = self._serve(lane)
             except Exception:
                 # The lanes that wait behind it are served all the same.
                 log.exception("lane_failed", failure_count=self._count_failure())
@@ -433,10 +437,11 @@ class HotLanes:
                 if self._fair.has_waiting:
                     os.eventfd_write(self._freed, 1)
                 return
-            served += 1
-            if served % LOOK_EVERY == 0:
+            made += count
+            if made - looked >= LOOK_EVERY:
+                looked = made
                 self._collect(0)
-            if served >= MOST_IN_A_ROW and self._fair.has_waiting:
+            if made >= MOST_IN_A_ROW and self._fair.has_waiting:
                 self._turn.pass_on()
                 return
             following = self._fair.next()
@@ -462,6 +467,10 @@ class HotLanes:
                 if lane.is_queued:
                     continue
                 lane.is_queued = True
+            if lane.may_be_gone and lane.is_gone():
+                # Its tenant may have no thread for it.
+                self._drop(lane)
+                continue
             self._put(lane)
 
     def _put(self, lane: HotLane) -> None:
@@ -474,9 +483,11 @@ class HotLanes:
         self._probe_under_way = False
         self._epoll.modify(self._probe, PROBE_EVENTS)
 
-    def _serve(self, lane: HotLane) -> None:
+    def _serve(self, lane: HotLane) -> int:
+        """Makes the calls that arrived together; returns how many they count as."""
+        count = 1
         try:
-            self._make_calls(lane)
+            count = self._make_calls(lane)
         except KVStoreError as error:
             # Where the next call begins is not known.
             with suppress(OSError):
@@ -492,25 +503,33 @@ class HotLanes:
                 lane.is_queued = has_more = lane.may_have_more
             if has_more:
                 self._put(lane)
+        return count
 
-    def _make_calls(self, lane: HotLane) -> None:
-        """Makes the calls that arrived together, or none if an event came for bytes read before."""
+    def _make_calls(self, lane: HotLane) -> int:
+        """Makes the calls that arrived together; returns their number.
+
+        A look counts as one if an event came for bytes that were read before.
+        """
         if lane.may_be_gone:
             lane.may_be_gone = False
             if lane.is_gone():
                 raise EOFError
         if not lane.has_next():
-            return
-        answer = self.answer(lane, lane.read())
+            return 1
+        answer, count = self.answer(lane, lane.read()), 1
         for _ in range(MOST_AT_ONCE):
             # A client waits for an answer with a body. Behind an empty one more may come.
-            if answer[1] or self._fair.has_waiting or not lane.has_next():
+            if answer[1] or self._fair.has_waiting or lane.may_be_gone or not lane.has_next():
                 break
             # Sent one by one they would wake a client that waits for the last.
             lane.hold(*answer)
             lane.came_at = self._clock()
-            answer = self.answer(lane, lane.read())
+            answer, count = self.answer(lane, lane.read()), count + 1
         lane.write(*answer)
+        if lane.may_have_more:
+            # Else it would wait for a turn, and the next call's deadline begin, before that came.
+            lane.has_next()
+        return count
 
     def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
         """Makes a call that arrived over a lane; returns the head and the body of its answer.

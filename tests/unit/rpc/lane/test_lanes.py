@@ -15,8 +15,11 @@ from kvstore.rpc.lane import (
     MAX_HEAD_BYTES,
     MAX_LANES_OF_PROCESS,
     METHODS,
+    MOST_AT_ONCE,
     MOST_IN_A_ROW,
     THREAD_COUNT,
+    Frame,
+    HotLane,
     HotLanes,
     Party,
 )
@@ -227,19 +230,22 @@ def test_lanes_are_shared_out(server: Server) -> None:
 
 
 class StuckReleases:
-    """Makes a store's releases wait for :meth:`go_on`, and pass their turn on if they are told."""
+    """Makes a store's releases wait for :meth:`go_on`, and pass their turn on if they are told.
+
+    ``entered`` is released for each.
+    """
 
     def __init__(self, server: Server, *, pass_on: bool) -> None:
         self._release = server.store.release
         self._pass_on = pass_on
-        self._entered, self._go_on = Semaphore(0), Event()
+        self.entered, self._go_on = Semaphore(0), Event()
         self._threads: list[Thread] = []
         server.store.release = self._wait  # type: ignore[method-assign, assignment]
 
     def _wait(self, *arguments: object) -> None:
         if self._pass_on:
             let_others_serve()
-        self._entered.release()
+        self.entered.release()
         assert self._go_on.wait(30)
         self._release(*arguments)  # type: ignore[arg-type]
 
@@ -248,7 +254,7 @@ class StuckReleases:
         call = lane, RELEASE, nothing(worker)
         self._threads.append(Thread(target=lane_call, args=call, daemon=True))
         self._threads[-1].start()
-        assert not is_made or self._entered.acquire(timeout=30)
+        assert not is_made or self.entered.acquire(timeout=30)
 
     def go_on(self) -> None:
         """Lets all releases end, and waits until they are answered."""
@@ -294,6 +300,92 @@ def test_a_call_that_waits_lets_others_be_made(
     assert lanes._fair.has_waiting
     stuck.go_on()
     assert lanes.failure_count == 0
+
+
+@pytest.mark.parametrize("pass_on", [True, False])
+def test_who_ended_its_sending_gets_its_answer(
+    server: Server, open_lane: OpenLane, *, pass_on: bool
+) -> None:
+    """A client that sends nothing more after a call still gets the answer, and then the end."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    stuck = StuckReleases(server, pass_on=pass_on)
+    stuck.begin(lane, worker)
+    lane.shutdown(socket.SHUT_WR)
+    # Its thread fails if the call has no answer.
+    stuck.go_on()
+    with pytest.raises(EOFError):
+        lane_answer(lane)
+
+
+def test_a_call_behind_another_is_not_made_for_who_hung_up(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """The client hangs up while its first call waits: the second one is not made."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, tokens(*range(8)), 1)
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        sequence=pb.Sequence(tokens=tokens(*range(9))),
+        pin_id=5,
+    )
+    lane, other = open_lane(worker), open_lane(worker)
+    stuck = StuckReleases(server, pass_on=True)
+    *rest, served, _ = lanes._lanes.values()
+    lane.sendall(lane_frame(RELEASE, nothing(worker)))
+    assert stuck.entered.acquire(timeout=30)
+    lane.sendall(lane_frame(MATCH, request.SerializeToString()))
+    lane.close()
+    assert reason(lane_call(other, MATCH, b"")[0]) == "INVALID_FIELD"
+    assert served.may_be_gone
+    stuck.go_on()
+    assert wait_until(lambda: len(lanes._lanes) == len(rest) + 1)
+    [lease] = server.store.stats(server.credentials.identity_of(ADMIN_UID)).leases
+    assert lease.pin_count == 0
+
+
+def test_who_hung_up_keeps_no_lane(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
+    """An idle lane of a client that hung up ends, though its tenant may have no thread for it."""
+    worker = server.worker()
+    idle = open_lane(worker)
+    opened = [open_lane(worker) for _ in range(THREAD_COUNT // 2)]
+    stuck = StuckReleases(server, pass_on=True)
+    for lane in opened:
+        stuck.begin(lane, worker)
+    idle.close()
+    assert wait_until(lambda: len(lanes._lanes) == len(opened))
+    stuck.go_on()
+
+
+def test_calls_that_came_together_do_not_hide_another_tenant(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """A call of another tenant is made soon, however many calls wait on one lane."""
+    first, second = server.worker(uid=3), server.worker(uid=4)
+    flood, other = open_lane(first), open_lane(second)
+    order: list[int] = []
+    entered, go_on = Semaphore(0), Event()
+    answer = lanes.answer
+
+    def noted(lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
+        order.append(lane.party.uid)
+        if len(order) == 1:
+            entered.release()
+            assert go_on.wait(30)
+        return answer(lane, frame)
+
+    lanes.answer = noted  # type: ignore[method-assign]
+    count = 15 * MOST_AT_ONCE
+    flood.sendall(lane_frame(RELEASE, nothing(first)) * count)
+    assert entered.acquire(timeout=30)
+    other.sendall(lane_frame(RELEASE, nothing(second)))
+    go_on.set()
+    assert reason(lane_answer(other)[0]) == "OK"
+    assert [reason(lane_answer(flood)[0]) for _ in range(count)] == ["OK"] * count
+    # All that came together, and one in the turn that its lane had taken meanwhile.
+    assert order.index(4) <= MOST_AT_ONCE + 2
 
 
 def test_threads_take_turns_while_calls_pile_up(
