@@ -10,7 +10,7 @@ LEAST_PAGE_TOKENS: Final = 8
 DRAFTS_WITHOUT_KV: Final = frozenset({"", "NGRAM"})
 # SGLang's names of the components of a cache that the store keeps.
 COMPONENTS: Final = (frozenset({"FULL"}), frozenset({"FULL", "SWA"}))
-# Those that it keeps too, and that no test with SGLang has proven yet.
+# Those that it keeps too, tested on a CPU and not on a GPU.
 UNPROVEN: Final = frozenset({"FULL", "MAMBA"})
 # Settings that keep recurrent states in a form that no test has seen, and their flags.
 STATE_SETTINGS: Final[Mapping[str, str]] = {

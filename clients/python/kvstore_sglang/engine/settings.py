@@ -41,7 +41,7 @@ class LinkerSettings:
     """The namespace's name for people; empty: SGLang's served model name."""
 
     try_recurrent_state: bool = False
-    """Accepts models with recurrent states, which no test with SGLang has proven yet."""
+    """Accepts models with recurrent states, which are tested on a CPU and not on a GPU."""
 
     fault_load_fraction: float = 0.0
     """The share of loads that fail on purpose, for tests only. SGLang answers those with 503."""
