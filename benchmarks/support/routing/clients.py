@@ -27,8 +27,8 @@ class Answered(NamedTuple):
     """The answer to a prompt; ``error`` is empty or the name of what was raised.
 
     ``begun`` says that its response had begun, also if that broke before the first token: a router
-    cannot send such a request elsewhere. Of the cached tokens
-    ``remote_tokens`` came from the store that hosts share. ``first_token_s`` is in seconds.
+    cannot send such a request elsewhere. Of the cached tokens ``remote_tokens`` came from the store
+    that hosts share. ``first_token_s`` is in seconds.
     """
 
     text: str

@@ -13,6 +13,7 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
 from stores.rpc_world import OpenLane, Server, lane_answer, lane_frame, nothing, reason, tokens
 
+MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 PARTY = Party(0, b"", b"", 0)
 
@@ -138,6 +139,31 @@ def test_a_refused_call_costs_no_earlier_answer(server: Server, open_lane: OpenL
     lane = open_lane(worker)
     lane.sendall(lane_frame(RELEASE, nothing(worker)) + LENGTHS.pack(1, (1 << 32) - 1))
     assert [reason(lane_answer(lane)[0]) for _ in range(2)] == ["OK", "LIMIT_EXCEEDED"]
+
+
+def test_a_large_call_takes_one_turn(server: Server, open_lane: OpenLane) -> None:
+    """Its lane is in no queue behind it: the next call's deadline would begin before that came."""
+    worker = server.worker()
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=worker.open_namespace(),
+        pin_id=1,
+        sequence={"tokens": tokens(*range(LOOK_BYTES))},
+    )
+    lane = open_lane(worker)
+    assert server.lanes is not None
+    *_, served = server.lanes._lanes.values()
+    put, turns = server.lanes._put, []
+
+    def noted(each: HotLane) -> None:
+        turns.append(each)
+        put(each)
+
+    server.lanes._put = noted  # type: ignore[method-assign]
+    for method, body in ((MATCH, request.SerializeToString()), (RELEASE, nothing(worker))):
+        lane.sendall(lane_frame(method, body))
+        assert reason(lane_answer(lane)[0]) == "OK"
+    assert turns.count(served) == 2
 
 
 def test_bytes_told_late_are_no_call(server: Server, open_lane: OpenLane) -> None:
