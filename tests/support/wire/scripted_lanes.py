@@ -101,6 +101,8 @@ class ScriptedLanes:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
             while True:
                 while not lane.has_next():
+                    if lane.may_be_gone:
+                        return
                     select.select([connection], [], [])
                 frame = lane.read()
                 call = attach_pb2.LaneCall.FromString(frame.head)
