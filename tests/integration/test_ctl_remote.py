@@ -21,7 +21,7 @@ from kvstore_client import (
     connect_remote_admin,
     errors,
 )
-from kvstore_client.testing import running_store
+from kvstore_client.testing import running_store, wait_until
 from kvstore_ctl.app import app
 from pages.stamped_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from wire.certificates import Authority
@@ -69,6 +69,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     flags += ["--tls-cert", str(files.cert), "--tls-key", str(files.key)]
     flags += ["--tls-client-ca", str(authority.cert), "--log-format", "json"]
     with running_store(*SMALL_STORE, *flags) as store:
+        wait_until(lambda: '"port": ' in store.log)
         found = re.search(r'"port": (\d+)', store.log)
         assert found is not None
         config = ClientConfig(display_name="worker-a", call_timeout=LIMIT)
