@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
+from chaos.load import Shape
 from chaos.nursery import PACKET
 from chaos.schedule import KILL, STOP, Fault, faults, kinds_of
 from chaos.tally import Tally
@@ -195,7 +196,7 @@ class Fleet:
 
 @contextmanager
 def running_nursery(
-    control: Path, log: IO[bytes], *, trace: Path | None, seed: int, longest_turn: int
+    control: Path, log: IO[bytes], *, trace: Path | None, seed: int, shape: Shape
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Runs a nursery until the block ends; gives the sockets of its commands and its reports."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -208,7 +209,7 @@ def running_nursery(
         str(trace or ""),
         str(seed),
         str(REQUESTS),
-        str(longest_turn),
+        *map(str, shape),
     ]
     with ours, reports:
         process = subprocess.Popen(  # our own program

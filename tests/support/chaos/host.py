@@ -10,7 +10,7 @@ from chaos.control import Control
 from chaos.engines import Engines
 from chaos.fleet import Fleet, running_nursery
 from chaos.keeper import Keeper
-from chaos.load import HOSTS_LONGEST_TURN, LONGEST_TURN
+from chaos.load import LONE_HOST, SEVERAL_HOSTS
 from chaos.tally import Tally
 from chaos.watcher import Watcher
 
@@ -55,7 +55,7 @@ class Host:
                 log,
                 trace=crew.trace,
                 seed=seed,
-                longest_turn=LONGEST_TURN if other_dir is None else HOSTS_LONGEST_TURN,
+                shape=LONE_HOST if other_dir is None else SEVERAL_HOSTS,
             )
         )
         suffix = "" if other_dir is None else f"@{number}"

@@ -7,21 +7,29 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 # A chunk of a trace, 512 tokens, becomes one page, so that a small pool holds some prompts.
 PAGE_TOKENS = 4
 CHUNK_BYTES = PAGE_TOKENS * 4
-# Longer requests are cut: one has to fit into the pool beside others.
-LONGEST = 20
 # Requests that are worked on at a time, so that they meet.
 WINDOW = 48
 
-# Chunks that a turn of a conversation adds at most; with several hosts, so that more pages of each
-# request are new to the other host.
-LONGEST_TURN, HOSTS_LONGEST_TURN = 5, 15
-
 # The ids of a request's chunks, each standing for all before it too.
 Chunks = tuple[int, ...]
+
+
+class Shape(NamedTuple):
+    """The chunks of a request at most, and those that a turn of a conversation adds at most."""
+
+    longest: int
+    longest_turn: int
+
+
+# A request has to fit into the pool beside others.
+LONE_HOST = Shape(20, 5)
+# Their pools have more room, and most pages of a request are new to the other host.
+SEVERAL_HOSTS = Shape(60, 40)
 
 
 class Load:
@@ -47,18 +55,19 @@ class Load:
         return b"".join(map(_chunk_tokens, chunks)) + answer
 
 
-def read_trace(path: Path, count: int) -> list[Chunks]:
+def read_trace(path: Path, count: int, longest: int) -> list[Chunks]:
     """Returns the first requests of a trace in the Mooncake format: lines of JSON with hash_ids.
 
-    ``path`` may be gzipped. Raises ``ValueError`` for lines of another format.
+    Cuts requests of more than ``longest`` chunks. ``path`` may be gzipped. Raises ``ValueError``
+    for lines of another format.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
         found = [_chunks_of(line) for line in islice(lines, count)]
-    return [chunks[:LONGEST] for chunks in found if chunks]
+    return [chunks[:longest] for chunks in found if chunks]
 
 
-def synthetic(seed: int, count: int, longest_turn: int = LONGEST_TURN) -> list[Chunks]:
+def synthetic(seed: int, count: int, shape: Shape) -> list[Chunks]:
     """Returns requests that begin alike: conversations on a few system prompts, turn by turn."""
     chosen = random.Random(seed)
     fresh = iter(range(1_000_000))
@@ -69,19 +78,20 @@ def synthetic(seed: int, count: int, longest_turn: int = LONGEST_TURN) -> list[C
         if not open_ones or chosen.random() < 0.4:
             open_ones.append(chosen.choice(systems))
         turn = chosen.randrange(len(open_ones))
-        longer = (*open_ones[turn], *islice(fresh, chosen.randint(1, longest_turn)))[:LONGEST]
+        added = islice(fresh, chosen.randint(1, shape.longest_turn))
+        longer = (*open_ones[turn], *added)[: shape.longest]
         requests.append(longer)
         open_ones[turn] = longer
-        if len(longer) == LONGEST or len(open_ones) > 12:
+        if len(longer) == shape.longest or len(open_ones) > 12:
             del open_ones[turn]
     return requests
 
 
-def load_of(trace: Path | None, seed: int, count: int, longest_turn: int) -> Load:
+def load_of(trace: Path | None, seed: int, count: int, shape: Shape) -> Load:
     """Returns a trace's load, or a synthetic one without a trace."""
     if trace is not None:
-        return Load(read_trace(trace, count))
-    return Load(synthetic(seed, count, longest_turn))
+        return Load(read_trace(trace, count, shape.longest))
+    return Load(synthetic(seed, count, shape))
 
 
 def tokens_of(chunks: Iterable[int]) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from chaos.control import Control
 from chaos.cuts import cut_connections
-from chaos.load import Load, load_of
+from chaos.load import Load, Shape, load_of
 from chaos.remote.remover import remove
 from chaos.report import Report
 from chaos.roles import corrupt, operate, walk
@@ -36,6 +36,9 @@ ROLES: dict[str, Callable[[Load, Orders, Control, Report], None]] = {
     "walker": walk,
 }
 PACKET = 1 << 16
+# Of the workers of several hosts on one machine. A store that waits for a processor copies no pages
+# to the engine.
+NICENESS = 10
 
 
 class Nursery:
@@ -116,6 +119,8 @@ class Nursery:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._parent.close()
+            if orders.other_dir:
+                os.nice(NICENESS)
             paths = RuntimeDir(orders.runtime_dir)
             cuts = {"cut-attach": paths.attach_socket, "cut-grpc": paths.grpc_socket}
             report = Report(self._reports, orders.name)
@@ -142,14 +147,15 @@ def main() -> int:
     """Be a nursery.
 
     Arguments: the parent's id, two descriptors, the control's file, a trace or "", seed, count,
-    and the chunks of a turn at most.
+    and the numbers of a shape.
     """
     die_with_parent(int(sys.argv[1]))
     parent, reports = (socket.socket(fileno=int(each)) for each in sys.argv[2:4])
-    path, trace, seed, count, longest_turn = sys.argv[4:9]
+    path, trace, seed, count, longest, longest_turn = sys.argv[4:10]
     # Ctrl-C is the supervisor's, which ends this process by closing its socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    load = load_of(Path(trace) if trace else None, int(seed), int(count), int(longest_turn))
+    shape = Shape(int(longest), int(longest_turn))
+    load = load_of(Path(trace) if trace else None, int(seed), int(count), shape)
     gc.collect()
     gc.freeze()
     Nursery(parent, reports, load, Control(Path(path))).serve()

@@ -24,9 +24,9 @@ POOL_SLOTS, EXTENT_SLOTS = 128, 32
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
 # With several hosts the window moves on by so many requests for each one that a host served. So
-# both hosts serve most requests once, however slow the machine is, and most pages are new to the
+# both hosts serve nearly all requests, however slow the machine is, and most pages are new to the
 # other host. It asks for a request after so many others, when the engine has the pages.
-HOSTS_LOAD_PACE = 0.7
+HOSTS_LOAD_PACE = 0.5
 HOSTS_LAG = WINDOW * 5 // 4
 # Removers of each host: most turns end early, since something happens to a host or to the engine.
 REMOVERS = 5

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.load import LONGEST, WINDOW, Load, read_trace, synthetic, tokens_of
+from chaos.load import LONE_HOST, WINDOW, Load, read_trace, synthetic, tokens_of
 
+LONGEST = LONE_HOST.longest
 TRACE = Path(__file__).parents[2] / "support" / "traces" / "conversation_cut.jsonl"
 
 
@@ -15,8 +16,8 @@ def test_a_trace_is_read_plain_and_gzipped(tmp_path: Path) -> None:
     """A request's chunks are its hash ids, cut to a maximum."""
     zipped = tmp_path / "trace.jsonl.gz"
     zipped.write_bytes(gzip.compress(TRACE.read_bytes()))
-    requests = read_trace(TRACE, 1_000)
-    assert requests == read_trace(zipped, 1_000)
+    requests = read_trace(TRACE, 1_000, LONGEST)
+    assert requests == read_trace(zipped, 1_000, LONGEST)
     assert len(requests) == 240
     assert requests[0] == tuple(range(14))
     assert max(map(len, requests)) == LONGEST
@@ -27,7 +28,7 @@ def test_a_line_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"prompt": "hello"}\n')
     with pytest.raises(ValueError, match="hash_ids"):
-        read_trace(path, 1)
+        read_trace(path, 1, LONGEST)
 
 
 def test_requests_that_begin_alike_have_tokens_that_do() -> None:
@@ -39,8 +40,8 @@ def test_requests_that_begin_alike_have_tokens_that_do() -> None:
 
 def test_synthetic_requests_share_prefixes() -> None:
     """Most requests begin with chunks of an earlier request."""
-    requests = synthetic(1, 200)
-    assert requests == synthetic(1, 200)
+    requests = synthetic(1, 200, LONE_HOST)
+    assert requests == synthetic(1, 200, LONE_HOST)
     seen: set[int] = set()
     known = 0
     for chunks in requests:

@@ -8,8 +8,8 @@ from inference_worker.demo.valkey_server import ValkeyServer
 from processes.proxy import GOOD, SocketProxy
 from support.loopback import HOST, free_ports
 
-# So little that it evicts all the time.
-MEMORY = "24mb"
+# So little that it evicts all the time, and enough for what the other host asks for next.
+MEMORY = "48mb"
 # A replica follows at once, and not after the seconds in which others may ask too.
 REPLICATION = ("--repl-diskless-sync-delay", "0")
 

@@ -1,6 +1,7 @@
 """The faults of the engine and of the lines to it, one after another."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
 
@@ -8,7 +9,7 @@ from chaos.remote.rig import EngineRig
 from chaos.tally import Tally
 from processes.proxy import GOOD, SILENT, Line
 
-# Of each kind so many in ten minutes, and their names in the result.
+# Of each kind at least so many in ten minutes, and their names in the result.
 KINDS = {
     "kill": (20, "engine_kills"),
     "stop": (20, "engine_stops"),
@@ -18,8 +19,8 @@ KINDS = {
     "silent": (6, "lines_silent"),
     "flip": (6, "lines_flipped"),
 }
-# Seconds of ten minutes' rounds, between two faults.
-LONGEST_GAP = 600.0 / sum(count for count, _ in KINDS.values())
+# Seconds from one fault to the next, so that ten minutes have one of each kind and then all.
+LONGEST_GAP = 600.0 / sum(1 + count for count, _ in KINDS.values())
 # Seconds that a fault lasts: longer than the store's deadlines.
 LASTS = (1.0, 2.5)
 # An engine that was killed is back after so many seconds.
@@ -38,7 +39,7 @@ def kinds(chosen: random.Random) -> Iterator[str]:
 
 
 class Strikes:
-    """A thread that strikes until ``end``. About ``gap`` seconds lie between two faults."""
+    """A thread that strikes until ``end``, about every ``gap`` seconds."""
 
     def __init__(self, rig: EngineRig, tally: Tally, *, seed: int, gap: float) -> None:
         self._rig = rig
@@ -74,8 +75,10 @@ class Strikes:
 
     def _run(self) -> None:
         try:
+            due = time.monotonic()
             for kind in kinds(self._chosen):
-                if self._ending.wait(self._gap * self._chosen.uniform(0.5, 1.5)):
+                due += self._gap * self._chosen.uniform(0.5, 1.5)
+                if self._ending.wait(max(due - time.monotonic(), 0.0)):
                     return
                 self._ways[kind]()
                 self._tally.add(KINDS[kind][1])
