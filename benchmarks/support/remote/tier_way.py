@@ -33,6 +33,10 @@ class TierWay:
 
     def write(self, turn: str, pages: Sequence[memoryview]) -> None:
         """Submits all pages, and waits until the engine has them."""
+        assert self.try_to_write(turn, pages)
+
+    def try_to_write(self, turn: str, pages: Sequence[memoryview]) -> bool:
+        """Submits all pages, and returns whether the engine has all of them."""
         written: list[bool] = []
         is_over = Event()
 
@@ -44,7 +48,7 @@ class TierWay:
         for page, content in zip(self._path(turn, len(pages)).writes, pages, strict=True):
             assert self._store.write(page, [content], note, checksum=None)
         assert is_over.wait(LIMIT)
-        assert all(written)
+        return all(written)
 
     def read(self, turn: str, pages: Sequence[memoryview]) -> None:
         """Reads one path in runs, which are asked for together as the server does."""
