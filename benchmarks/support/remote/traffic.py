@@ -111,21 +111,21 @@ def _move(
     seconds: float,
     bytes_per_second: float,
 ) -> Moved:
-    """Writes and reads batches at an even rate, or as fast as it can if that is slower."""
+    """Writes and reads batches at an even rate, or as fast as it can if that is slower.
+
+    The engine evicts all the time, and now and then what was just written, or its revision.
+    """
     begun = time.monotonic()
-    size = 2 * BATCH * PAGE_BYTES
     moved = 0
     while (passed := time.monotonic() - begun) < seconds:
         due = moved / bytes_per_second
         if passed < due:
             time.sleep(due - passed)
         turn = f"t{next(turns)}"
-        if not way.try_to_write(turn, source.pages):
-            # The engine evicted the revision of their shard, which is written anew now.
-            continue
-        way.read(turn, target.pages)
-        moved += size
-    assert target.pages == source.pages, "other bytes came back"
+        written = way.try_to_write(turn, source.pages)
+        came = way.try_to_read(turn, target.pages)
+        assert target.pages[:came] == source.pages[:came], "other bytes came back"
+        moved += (written + came) * PAGE_BYTES
     return Moved(moved, time.monotonic() - begun)
 
 
