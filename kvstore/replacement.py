@@ -29,6 +29,8 @@ ANSWER_SECONDS = 3.0
 # Seconds that the holder lets this server wait, beside its own time to answer: 20 in all. That is
 # more than STOP_PATIENCE of the server module, after which a server that got TAKE is dead.
 YIELD_SECONDS = 10.0
+# Seconds that the running server may take to clean its journal, which it does beside its calls.
+CLEAN_SECONDS = 2.0
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -86,7 +88,7 @@ def _prepare(
 ) -> None:
     """Reads the memory ahead. Raises NotReplaced if this server could not go on with it."""
     try:
-        succession.prepare(make, clock)
+        succession.prepare(make, clock, clean_seconds=CLEAN_SECONDS)
     except CleanStart as clean:
         raise _unwilling(pid, f"has memory that this one cannot go on with: {clean}") from clean
     except CarrierFailed as failed:
@@ -120,10 +122,12 @@ def _pidfd_of(connection: socket.socket, pid: int | None) -> int:
 
 
 def _outlives(connection: socket.socket, pid: int | None) -> bool:
-    """Returns whether the server says that its memory outlives it."""
+    """Returns whether the server says that its memory outlives it. It cleans its journal then."""
     writer = FrameWriter(connection)
     reader = FrameReader(connection, max_descriptors=MAX_DESCRIPTORS)
-    hello = attach_pb2.Hello(protocol_version=1, display_name="kvstore-server --replace")
+    hello = attach_pb2.Hello(
+        protocol_version=1, display_name="kvstore-server --replace", replaces=True
+    )
     try:
         writer.push(attach_pb2.ClientFrame(hello=hello).SerializeToString())
         writer.flush()

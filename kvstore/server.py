@@ -447,7 +447,7 @@ def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) 
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
     if received != TAKE:
-        parts.store.clean_whole_journal(CLEAN_PATIENCE)
+        parts.store.cleaning.finish(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()

@@ -25,13 +25,23 @@ class RingFollower:
         self._tail = 0
         self._at = 0
 
+    @property
+    def head(self) -> int:
+        """The place of the next record, as the memory says."""
+        return self._reader.head
+
+    @property
+    def tail(self) -> int:
+        """The place of the oldest record, as the memory says. It only grows."""
+        return max([self._tail, *(tail for tail, _ in self._reader.tail_copies())])
+
     def follow(self) -> list[int]:
         """Reads what was written since the last call, and returns the places of those records.
 
         Forgets the records that the writer freed. Stops at a record that is not whole yet, or
         that was freed meanwhile.
         """
-        self._tail = max([self._tail, *(tail for tail, _ in self._reader.tail_copies())])
+        self._tail = self.tail
         freed = []
         for place in self.records:
             if place >= self._tail:

@@ -146,10 +146,11 @@ class DiskWriteTicker(Ticker):
 
 
 class JournalCleaner(Ticker):
-    """Keeps room in the journal, a slice of records at a time."""
+    """Keeps room in the journal, a slice of records at a time, and cleans all of it once due."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        super().__init__("cleaner", (store.clean_journal,), clock=clock, interval=interval)
+        works, due = (store.cleaning.step,), store.cleaning.due
+        super().__init__("cleaner", works, clock=clock, interval=interval, due=due)
 
 
 class CarrierKeeper(Ticker):

@@ -10,11 +10,9 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
-from time import sleep
 
 import structlog
 
-from kvstore import background
 from kvstore.core import (
     Caller,
     Grant,
@@ -41,6 +39,7 @@ from kvstore.service.block_feed import BlockFeed, KvEventUse
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import EventWatches
+from kvstore.service.journal_cleaning import JournalCleaning
 from kvstore.service.leases import Leases
 from kvstore.service.matching import Matching, Sampler
 from kvstore.service.memory.arena_growth import WATERMARK, Growth
@@ -93,15 +92,15 @@ class KVStore:
         Without ``succession`` the memory ends with this process.
         """
         self.succession = Succession() if succession is None else succession
-        self._cache, self._clock = cache, clock
+        self._cache, self._clock, self.started_at = cache, clock, clock()
         self._mutex = mutex = Lock()
         self.prefix_cache_backend = prefix_cache_backend
         self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         self.device = self._memory.device
-        self.started_at = clock()
         leases, admin = Leases(cache, mutex, clock), Administration(cache, mutex, clock)
         self._leases, self._admin = leases, admin
+        self.cleaning = JournalCleaning(self.succession, mutex, clock)
         self.announcer = leases.announcer
         self.device.on_lost(leases.begin_draining)
         self.growths = [
@@ -216,28 +215,6 @@ class KVStore:
         Returns False if it is not free within ``patience`` seconds.
         """
         return self._mutex.acquire(timeout=patience)
-
-    def clean_journal(self) -> None:
-        """Makes room in the journal, if that is worth it, a slice under the mutex at a time."""
-        journal = self.succession.journal
-        more = journal is not None
-        while more and journal is not None:
-            with self._mutex:
-                more = journal.clean()
-            sleep(background.PAUSE)
-
-    def clean_whole_journal(self, patience: float) -> None:
-        """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
-
-        Calls are served meanwhile. The next server then reads less before it answers.
-        """
-        journal, until = self.succession.journal, self._clock() + patience
-        end = 0 if journal is None else journal.end
-        more = journal is not None
-        while more and journal is not None and self._clock() < until:
-            with self._mutex:
-                more = journal.clean_before(end)
-            sleep(background.PAUSE)
 
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""

@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Self
 
@@ -104,6 +104,8 @@ class DurableJournal:
         self._found_at = -1, -1
         # The first of them that a head start knew.
         self._known_count = 0
+        # The tombstones of holds that a start found, which hold until this process writes.
+        self._found_tombstones: Collection[HoldKey] | None = None
         # The extents of the cache changed since their generations were looked up.
         self._extents_changed = True
 
@@ -132,8 +134,9 @@ class DurableJournal:
         :class:`~kvstore.ring.JournalUnusable`.
         """
         memory, segments = find_memories(memories)
-        holds = HoldTable.open(memory, () if ahead is None else ahead.hold_states)
+        holds = HoldTable.open(memory, None if ahead is None else ahead.beside)
         opened = cls(holds)
+        opened._found_tombstones = holds.found_tombstones
         found: list[RingRecord] = []
         callbacks = opened._still_live, found.append, opened._still_ended
         known = {} if ahead is None else ahead.records
@@ -181,7 +184,10 @@ class DurableJournal:
         known_count = sum(each[0] < ROW for each in payloads[: self._known_count])
         # A hold under an id of which a tombstone is still there came later.
         holds = rows[Table.HOLDS]
-        tombstones = (key for key in self._holds.tombstones() if key not in holds)
+        buried = self._found_tombstones
+        if buried is None:
+            buried = list(self._holds.tombstones())
+        tombstones = [key for key in buried if key not in holds]
         return JournalContents(records, rows, tombstones, known_count)
 
     def follow(self, cache: PrefixCache) -> None:
@@ -190,6 +196,7 @@ class DurableJournal:
         self._extents_changed = True
         self._found = []
         self._found_at = -1, -1
+        self._found_tombstones = None
         self._known_count = 0
 
     def append(self, *parts: Buffer) -> int | None:

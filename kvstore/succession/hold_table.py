@@ -1,44 +1,40 @@
 """The holds of leases as rows of 64 bytes, and their tombstones."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import chain, compress, filterfalse
-from operator import ne, not_
-from struct import Struct
-from typing import Final, NamedTuple, Self
+from collections.abc import Collection, Hashable, Iterator
+from itertools import filterfalse
+from typing import Final, Self
 
 from xxhash import xxh3_64_intdigest
 
 from kvstore.core.journal.rows import HoldKey, HoldRow
 from kvstore.ring.errors import JournalDamaged
-from kvstore.ring.header import (
-    HEADER_BYTES,
-    WORD_MASK,
-    MemoryHeader,
-    commit,
-    format_digest,
-    read_header,
+from kvstore.ring.header import HEADER_BYTES, WORD_MASK, MemoryHeader, commit
+from kvstore.succession.hold_rows import (
+    BODY_AT,
+    FIRST_WORD,
+    FORM,
+    HAS_SOURCE,
+    HAS_TIERS,
+    HAS_TOKEN,
+    ROW_BITS,
+    ROW_BYTES,
+    TIER_BITS,
+    HoldKeys,
+    HoldsBeside,
+    body_of,
+    checked_header,
+    header_of,
+    hold_of,
+    key_of,
+    read_rows,
+    start_of,
+    sum_of,
+    word_of,
 )
 
-KIND: Final = "holds"
-# Kind, flags, valid tokens, lease, namespace, hold, page, next token, source, two runs of tiers.
-_FORM: Final = Struct("<BBxxIIIQQQQII")
-# The kind, the lease and the hold of a row.
-_KEY: Final = Struct("<B7xI4xQ")
-_ROW_BYTES: Final = 64
-_ROW_BITS: Final = 6
-_BODY_AT: Final = 8
-_FIRST_WORD: Final = HEADER_BYTES >> 3
-# The bit of a state that only a live row has.
-_LIVE: Final = 1
-_HAS_TOKEN, _HAS_SOURCE, _HAS_TIERS = 1, 2, 4
 _MOST_RUNS: Final = 2
-# A run is its end and its tier, which is 1 or 2.
-_TIER_BITS: Final = 2
-_TIER_MASK: Final = (1 << _TIER_BITS) - 1
-_pack = _FORM.pack
-# A named tuple's constructor costs a Python frame.
-_new_tuple = tuple.__new__
+_pack = FORM.pack
 
 
 class HoldTable:
@@ -51,7 +47,8 @@ class HoldTable:
     A row has no pages of KV cache groups, and at most two runs of tiers. A live row does not
     change. Rows that ended longest ago are used first, so a tombstone stays for a while.
 
-    Each verb writes a row, so this has few steps. Under a mutex of the owner.
+    Each verb writes a row, so this has few steps. Under a mutex of the owner. ``found_tombstones``
+    are those that ``open`` found.
     """
 
     def __init__(self, memory: memoryview, header: MemoryHeader) -> None:
@@ -65,6 +62,7 @@ class HoldTable:
         self._row_of: dict[Hashable, int] = {}
         # Rows that are not live, in the order in which they are used again.
         self._free: deque[int] = deque()
+        self.found_tombstones: Collection[HoldKey] = ()
 
     @classmethod
     def create(cls, memory: memoryview, identity: bytes) -> Self:
@@ -72,43 +70,48 @@ class HoldTable:
 
         ``identity`` is 16 random bytes. The header is committed last.
         """
-        header = _header(memory, identity)
+        header = header_of(memory, identity)
         header.write(memory)
         made = cls(memory, header)
         for row in range(made._row_count):
-            made._words[_start(row) >> 3] = 0
+            made._words[word_of(row)] = 0
             made._free.append(row)
         commit(memory)
         return made
 
     @classmethod
-    def open(cls, memory: memoryview, known: Sequence[int] = ()) -> Self:
+    def open(cls, memory: memoryview, beside: HoldsBeside | None = None) -> Self:
         """Returns the table that an earlier process left in a memory. Writes nothing.
 
-        ``known`` are the states of all rows as ``read_beside`` found them: of tombstones only
-        those with others are compared with their sums. Raises :class:`NeverCreated`,
+        Rows with the bytes that ``beside`` copied are not read again. Raises :class:`NeverCreated`,
         :class:`OtherVersion`, :class:`WrongMemory` if it is another structure or size, and
         :class:`JournalDamaged` if a row is not whole.
         """
-        header = read_header(memory)
-        expected = _header(memory, header.identity)
-        header.check(expected.kind, expected.sizes)
-        opened = cls(memory, header)
-        # In steps over all rows that Python takes at once: most of them are tombstones.
-        states = opened._states()
-        rows = range(len(states))
-        lives = list(compress(rows, map(_LIVE.__and__, states)))
-        changed = compress(rows, map(ne, states, known or bytes(len(states))))
-        # The bytes of a hold are used, so a stray write since the first reading must be found.
-        for row in chain(lives, changed):
-            if states[row] and not opened._is_whole(row, states[row]):
-                raise JournalDamaged(f"the hold in row {row} is damaged")
-        for row in lives:
-            opened._row_of[_hold(opened._body(row)).key] = row
-        opened._free.extend(compress(rows, map(not_, states)))
-        live = set(opened._row_of.values())
-        opened._free.extend(filterfalse(live.__contains__, compress(rows, states)))
+        opened = cls(memory, checked_header(memory))
+        known, changed = HoldKeys({}, {}, []), set[int]()
+        if beside is None or beside.identity != opened.identity:
+            found = read_rows(memory, opened._salt, range(opened._row_count))
+        else:
+            known, changed = beside.keys, beside.changed(memory)
+            found = read_rows(memory, opened._salt, changed)
+        if found.torn:
+            raise JournalDamaged(f"the hold in row {found.torn[0]} is damaged")
+        opened._take(known, found.keys, changed)
         return opened
+
+    def _take(self, known: HoldKeys, found: HoldKeys, changed: set[int]) -> None:
+        """Begins with the known rows that have not changed, and with those that were found."""
+        for row, key in known.live.items():
+            if row not in changed:
+                self._row_of[key] = row
+        self._row_of.update((key, row) for row, key in found.live.items())
+        tombstones = {
+            row: key for row, key in known.tombstones.items() if row not in changed
+        } | found.tombstones
+        self._free.extend(filterfalse(changed.__contains__, known.free))
+        self._free.extend(found.free)
+        self._free.extend(tombstones)
+        self.found_tombstones = tombstones.values()
 
     def put(self, row: HoldRow) -> bool:
         """Writes a hold. Returns False, and changes nothing, if it does not fit or is there."""
@@ -118,14 +121,14 @@ class HoldTable:
             return False
         flags = first = second = 0
         if token is not None:
-            flags = _HAS_TOKEN
+            flags = HAS_TOKEN
         if source is not None:
-            flags |= _HAS_SOURCE
+            flags |= HAS_SOURCE
         if tiers is not None:
             if len(tiers) > _MOST_RUNS:
                 return False
-            flags |= _HAS_TIERS
-            runs = [end << _TIER_BITS | tier for end, tier in tiers]
+            flags |= HAS_TIERS
+            runs = [end << TIER_BITS | tier for end, tier in tiers]
             first, second = (*runs, 0, 0)[:_MOST_RUNS]
         body = _pack(
             kind,
@@ -141,7 +144,7 @@ class HoldTable:
             second,
         )
         number = self._free.popleft()
-        start = HEADER_BYTES + (number << _ROW_BITS)
+        start = HEADER_BYTES + (number << ROW_BITS)
         word = start >> 3
         # A tombstone ends before its fields change.
         self._words[word] = 0
@@ -155,7 +158,7 @@ class HoldTable:
         number = self._row_of.pop(key, None)
         if number is None:
             return False
-        self._words[_start(number) >> 3] = 0
+        self._words[start_of(number) >> 3] = 0
         self._free.append(number)
         return True
 
@@ -166,103 +169,24 @@ class HoldTable:
         """
         number = self._row_of.pop(key, None)
         if number is not None:
-            self._words[_FIRST_WORD + (number << 3)] ^= WORD_MASK
+            self._words[FIRST_WORD + (number << 3)] ^= WORD_MASK
             self._free.append(number)
         elif self._free:
             lease, kind, hold_id = key
             number = self._free.popleft()
-            start = _start(number)
+            start = start_of(number)
             body = _pack(kind, 0, 0, lease, 0, hold_id, 0, 0, 0, 0, 0)
             self._words[start >> 3] = 0
-            self._memory[start + _BODY_AT : start + _ROW_BYTES] = body
-            self._words[start >> 3] = self._sum(body, start) ^ WORD_MASK
+            self._memory[start + BODY_AT : start + ROW_BYTES] = body
+            self._words[start >> 3] = sum_of(body, self._salt, number) ^ WORD_MASK
             self._free.append(number)
 
     def rows(self) -> Iterator[HoldRow]:
         """Yields all holds. The table must not be changed before the last one was read."""
-        return map(_hold, map(self._body, self._row_of.values()))
+        return (hold_of(body_of(self._readable, row)) for row in self._row_of.values())
 
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
-        states, readable = self._states(), self._readable
-        for number in compress(self._free, map(states.__getitem__, self._free)):
-            kind, lease, hold_id = _KEY.unpack_from(readable, _start(number) + _BODY_AT)
-            yield _new_tuple(HoldKey, (lease, kind, hold_id))
-
-    def _is_whole(self, number: int, state: int) -> bool:
-        """Returns whether a row that is not free has the sum that its state says."""
-        digest = self._sum(self._body(number), _start(number))
-        return (state if state & _LIVE else state ^ WORD_MASK) == digest
-
-    def _states(self) -> list[int]:
-        """Returns the state words of all rows."""
-        first, end = _start(0), _start(self._row_count)
-        return self._words[first >> 3 : end >> 3 : _ROW_BYTES >> 3].tolist()
-
-    def _body(self, number: int) -> memoryview:
-        start = _start(number)
-        return self._readable[start + _BODY_AT : start + _ROW_BYTES]
-
-    def _sum(self, body: bytes | memoryview, start: int) -> int:
-        """Returns the state of a live row."""
-        return xxh3_64_intdigest(body, self._salt + start) | _LIVE
-
-
-class HoldsBeside(NamedTuple):
-    """The holds of a table that another process writes, and the states of all rows.
-
-    The state of a row that changed just then is zero.
-    """
-
-    rows: list[HoldRow]
-    states: list[int]
-
-
-def read_beside(memory: memoryview) -> HoldsBeside:
-    """Returns what is in a table that another process still writes.
-
-    Leaves out rows that change just then. Raises as ``HoldTable.open`` does for wrong memory.
-    """
-    header = read_header(memory)
-    expected = _header(memory, header.identity)
-    header.check(expected.kind, expected.sizes)
-    readable = memory.toreadonly()
-    words = memory.cast("Q")[_FIRST_WORD :: _ROW_BYTES >> 3].tolist()[: header.sizes[2]]
-    found = HoldsBeside([], [0] * len(words))
-    for row, state in enumerate(words):
-        if state:
-            start = _start(row)
-            # A copy, which the writer cannot change between its sum and its use.
-            body = bytes(readable[start + _BODY_AT : start + _ROW_BYTES])
-            digest = xxh3_64_intdigest(body, header.salt + start) | _LIVE
-            if (state if state & _LIVE else state ^ WORD_MASK) == digest:
-                found.states[row] = state
-                if state & _LIVE:
-                    found.rows.append(_hold(body))
-    return found
-
-
-def _start(number: int) -> int:
-    return HEADER_BYTES + number * _ROW_BYTES
-
-
-def _header(memory: memoryview, identity: bytes) -> MemoryHeader:
-    """Returns the header of a table that fills a memory."""
-    row_count = (memory.nbytes - HEADER_BYTES) // _ROW_BYTES
-    return MemoryHeader(
-        KIND, identity, (memory.nbytes, _ROW_BYTES, row_count, format_digest(_FORM))
-    )
-
-
-def _hold(body: memoryview | bytes) -> HoldRow:
-    kind, flags, valid, lease, namespace, hold_id, page_id, token, source, *runs = _FORM.unpack(
-        body
-    )
-    tiers = tuple((run >> _TIER_BITS, run & _TIER_MASK) for run in runs if run)
-    return HoldRow(
-        *(lease, kind, hold_id, namespace, page_id),
-        tiers if flags & _HAS_TIERS else None,
-        token if flags & _HAS_TOKEN else None,
-        source if flags & _HAS_SOURCE else None,
-        valid,
-    )
+        for row in self._free:
+            if self._words[word_of(row)]:
+                yield key_of(body_of(self._readable, row))

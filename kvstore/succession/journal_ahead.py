@@ -1,6 +1,8 @@
 """The journal of a store that is still at work, read by the server that is to replace it."""
 
 from collections.abc import Mapping, Sequence
+from time import sleep
+from typing import Final
 
 from kvstore.core.journal.packing import unpack
 from kvstore.core.journal.rows import HoldRow, Row, Table, decode_row
@@ -13,18 +15,21 @@ from kvstore.ring import (
     RingFollower,
     RingRecord,
 )
-from kvstore.succession.hold_table import read_beside
+from kvstore.succession.hold_rows import HoldsBeside
 from kvstore.succession.journal_layout import find_memories
 from kvstore.succession.live_records import Payload, end_of_reservation
 from kvstore.succession.ring_rows import ROW, RingRows
 from kvstore.succession.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, table_and_key
 
+# Seconds between two looks how far the writer has cleaned.
+LOOK_SECONDS: Final = 0.01
+
 
 class JournalAhead:
     """A journal's records, as far as they were read beside their writer. Writes nothing.
 
-    ``end`` is the place up to which ``contents`` read, and ``hold_states`` are the states of the
-    rows of holds then, zero for one that was not whole. Not thread-safe.
+    ``end`` is the place up to which ``contents`` read, and ``beside`` has the rows of holds then.
+    Not thread-safe.
     """
 
     def __init__(self, memories: Mapping[str, memoryview]) -> None:
@@ -35,12 +40,20 @@ class JournalAhead:
         self._holds, segments = find_memories(memories)
         self._ring = RingFollower(segments)
         self.end = 0
-        self.hold_states: Sequence[int] = ()
+        self.beside: HoldsBeside | None = None
 
     @property
     def records(self) -> Mapping[int, ReadRecord]:
         """The records by their places."""
         return self._ring.records
+
+    def wait_cleaned(self, seconds: float) -> None:
+        """Waits until the writer cleaned all that is written by now, for ``seconds`` at most."""
+        end = self._ring.head
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            if self._ring.tail >= end:
+                break
+            sleep(LOOK_SECONDS)
 
     def follow(self) -> None:
         """Reads what was written since."""
@@ -63,8 +76,7 @@ class JournalAhead:
         except (KeyError, TypeError, ValueError) as error:
             raise JournalDamaged(f"the journal's rows cannot be read: {error}") from error
         # After the records: whoever kept a page that they remove had a hold by then.
-        beside = read_beside(self._holds)
-        self.hold_states = beside.states
+        self.beside = beside = HoldsBeside(self._holds)
         holds: dict[object, HoldRow] = {hold.key: hold for hold in beside.rows}
         rows[Table.HOLDS] = {**holds, **rows[Table.HOLDS]}
         records = [each for each in found if each[0] < ROW]

@@ -35,10 +35,12 @@ class MemoryAhead:
         settings: Mapping[str, str],
         make: Callable[[int], PrefixCache] | None,
         now: float,
+        clean_seconds: float = 0.0,
     ) -> None:
         """Raises ``CleanStart`` if the next server could not go on, and ``CarrierFailed``.
 
-        Without ``make`` it builds no trees.
+        Without ``make`` it builds no trees. Waits ``clean_seconds`` at most until the writer has
+        cleaned the journal: records that are cleaned later have to be read anew.
         """
         carried = carrier.descriptors()
         try:
@@ -51,6 +53,7 @@ class MemoryAhead:
             self.head_start: HeadStart | None = None
             try:
                 self.journal = JournalAhead(self.memories)
+                self.journal.wait_cleaned(clean_seconds)
                 store, contents = self.journal.contents()
             except JournalUnusable as error:
                 raise CleanStart(f"the journal is unusable: {error}") from error

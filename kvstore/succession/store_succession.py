@@ -159,8 +159,12 @@ class Succession:
         close_all(each.descriptor for each in carried.values())
         return any(is_of_journal(name) for name in carried)
 
-    def prepare(self, make: MakeCache | None, clock: Callable[[], float]) -> None:
+    def prepare(
+        self, make: MakeCache | None, clock: Callable[[], float], *, clean_seconds: float = 0.0
+    ) -> None:
         """Reads what the owner has written so far, and builds the trees of its cache.
+
+        An owner that was asked to clean its journal gets ``clean_seconds`` for that.
 
         ``begin`` then has only the rest to read. Writes nothing, so the owner goes on meanwhile.
         The caches of ``make`` MUST NOT write to slots. Without ``make`` it builds no trees. Raises
@@ -172,7 +176,7 @@ class Succession:
         try:
             # As in a recovery: collections of so many objects that stay take long.
             gc.disable()
-            self._ahead = MemoryAhead(self._carrier, self._settings, make, began)
+            self._ahead = MemoryAhead(self._carrier, self._settings, make, began, clean_seconds)
         finally:
             gc.enable()
         start = self._ahead.head_start

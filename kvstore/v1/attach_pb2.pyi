@@ -41,14 +41,16 @@ class ServerFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., extents: _Optional[_Union[Extents, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., refused: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., lane_opened: _Optional[_Union[LaneOpened, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "display_name", "cuda_mps")
+    __slots__ = ("protocol_version", "display_name", "cuda_mps", "replaces")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     CUDA_MPS_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     display_name: str
     cuda_mps: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., display_name: _Optional[str] = ..., cuda_mps: _Optional[bool] = ...) -> None: ...
+    replaces: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., display_name: _Optional[str] = ..., cuda_mps: _Optional[bool] = ..., replaces: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("credential", "tenant", "admin", "store_epoch", "outlives")

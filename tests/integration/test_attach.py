@@ -26,6 +26,21 @@ def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
     assert welcome.store_epoch == rig.world.store.epoch
 
 
+def test_an_admin_that_replaces_the_server_has_its_journal_cleaned(
+    rig: AttachRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others cannot cause that work."""
+    rig.serve()
+    asked: list[bool] = []
+    monkeypatch.setattr(rig.world.store.cleaning, "begin", lambda: asked.append(True))
+    assert rig.connect().hello(replaces=True).HasField("welcome")
+    assert rig.connect().hello().HasField("welcome")
+    assert len(asked) == 1
+    monkeypatch.setattr(rig.credentials, "identity_of", lambda _: Identity(TENANT))
+    assert rig.connect().hello(replaces=True).HasField("welcome")
+    assert len(asked) == 1
+
+
 def test_the_socket_is_its_owners_alone(rig: AttachRig) -> None:
     """Only the owner may connect, a stale socket is replaced, and closing removes the socket."""
     rig.path.touch()

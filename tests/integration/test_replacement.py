@@ -69,11 +69,11 @@ def digest(carrier):
             data = os.pread(each.descriptor, each.identity.size_bytes, 0)
             found[name] = hashlib.sha256(data).digest()
     return found
-def compare(self, *arguments):
+def compare(self, *arguments, **named):
     replacement.signal.pidfd_send_signal(PIDFD[0], signal.SIGSTOP)
     before = digest(self._carrier)
     assert len(before) > 3
-    prepare(self, *arguments)
+    prepare(self, *arguments, **named)
     assert self._ahead.head_start.page_count == 4
     unchanged = digest(self._carrier) == before
     replacement.signal.pidfd_send_signal(PIDFD[0], signal.SIGCONT)

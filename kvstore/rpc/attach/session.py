@@ -131,6 +131,8 @@ class AttachSession:
             name, pid = hello.display_name, self._peer.pid
             log.debug("peer_welcomed", pid=pid, uid=self._peer.uid, display_name=name)
         self.welcomed = True
+        if hello.replaces and identity.admin:
+            self._store.cleaning.begin()
         welcome = attach_pb2.Welcome(
             credential=self._credentials.issue(self._peer.uid),
             tenant=identity.tenant,

@@ -42,9 +42,13 @@ class AttachPeer:
         assert isinstance(frame, Frame)  # the socket waits
         return attach_pb2.ServerFrame.FromString(frame.payload), frame.descriptors
 
-    def hello(self, *, cuda_mps: bool = False, version: int = 1) -> attach_pb2.ServerFrame:
+    def hello(
+        self, *, cuda_mps: bool = False, version: int = 1, replaces: bool = False
+    ) -> attach_pb2.ServerFrame:
         """Says Hello and returns the answer."""
-        hello = attach_pb2.Hello(protocol_version=version, display_name="test", cuda_mps=cuda_mps)
+        hello = attach_pb2.Hello(
+            protocol_version=version, display_name="test", cuda_mps=cuda_mps, replaces=replaces
+        )
         self.send(attach_pb2.ClientFrame(hello=hello))
         return self.receive()[0]
 

@@ -1,11 +1,13 @@
 """A table of holds: rows are live, tombstones or free, and a killed process leaves each whole."""
 
+import random
 import struct
 
 import pytest
 
 from kvstore.core.journal.rows import PIN_SCOPE, HoldKey, HoldRow
 from kvstore.ring import JournalDamaged, NeverCreated, WrongMemory
+from kvstore.succession.hold_rows import HoldsBeside
 from kvstore.succession.hold_table import HoldTable
 from rings.recording_memory import WriteLog
 
@@ -85,6 +87,68 @@ def test_a_stray_write_is_found(memory: memoryview, *, buried: bool) -> None:
                 HoldTable.open(memory)
             memory[at] ^= 1 << bit
     table.clear(hold(1).key)
+
+
+def test_what_was_read_beside_the_writer_makes_no_difference() -> None:
+    """A start finds the same, and uses free rows first, whatever changed since it read beside."""
+    memory = memoryview(bytearray(128 + 200 * 64))
+    table = HoldTable.create(memory, IDENTITY)
+    chosen, last = random.Random(5), 0
+    for _ in range(40):
+        beside = HoldsBeside(memory)
+        assert {each.hold_id for each in beside.rows} == numbers(table)[0]
+        for _ in range(chosen.choice((0, 1, 5, 60))):
+            last += 1
+            table.put(hold(last))
+            chosen.choice((table.bury, table.clear))(hold(chosen.randint(1, last)).key)
+        opened, plain = HoldTable.open(memory, beside), HoldTable.open(memory)
+        assert numbers(opened)[0] == numbers(plain)[0] == numbers(table)[0]
+        # An unknown id may have two.
+        buried = sorted(table.tombstones())
+        for each in (opened, plain):
+            assert sorted(each.tombstones()) == sorted(each.found_tombstones) == buried
+        free = 200 - len(numbers(table)[0]) - len(buried)
+        other = HoldTable.open(memoryview(bytearray(memory)), beside)
+        assert put(other, *range(last + 1, last + 1 + free)) == [True] * free
+        assert sorted(other.tombstones()) == buried
+
+
+@pytest.mark.parametrize("buried", [False, True])
+def test_a_row_that_changed_while_it_was_read_is_read_again(
+    memory: memoryview, *, buried: bool
+) -> None:
+    """It is no hold beside the writer. At the start it is whole, or it is damage."""
+    table = HoldTable.create(memory, IDENTITY)
+    put(table, 1)
+    if buried:
+        table.bury(hold(1).key)
+    memory[128 + 20] ^= 1
+    beside = HoldsBeside(memory)
+    assert beside.rows == []
+    with pytest.raises(JournalDamaged, match="row 0"):
+        HoldTable.open(memory, beside)
+    memory[128 + 20] ^= 1
+    assert numbers(HoldTable.open(memory, beside)) == numbers(table)
+
+
+def test_a_stray_write_after_the_first_reading_is_found(memory: memoryview) -> None:
+    """Each word of a row is compared."""
+    table = HoldTable.create(memory, IDENTITY)
+    put(table, 1, 2)
+    beside = HoldsBeside(memory)
+    for at in range(128 + 64, 128 + 128):
+        memory[at] ^= 1
+        with pytest.raises(JournalDamaged, match="row 1"):
+            HoldTable.open(memory, beside)
+        memory[at] ^= 1
+
+
+def test_what_was_read_of_another_table_is_not_used(memory: memoryview) -> None:
+    """The table was made anew since."""
+    put(HoldTable.create(memory, IDENTITY), 1)
+    beside = HoldsBeside(memory)
+    HoldTable.create(memory, IDENTITY[::-1])
+    assert numbers(HoldTable.open(memory, beside)) == (set(), [])
 
 
 def test_another_memory_is_refused(memory: memoryview) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from kvstore.core.journal.rows import CounterRow, HoldRow, IdScope, Table
 from kvstore.ring import JournalDamaged, JournalUnusable, NeverCreated, OtherVersion
-from kvstore.succession import durable_journal
+from kvstore.succession import durable_journal, journal_ahead
 from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.journal_ahead import JournalAhead
 from kvstore.succession.store_row import StoreRow
@@ -99,6 +99,27 @@ def test_a_stray_write_to_a_hold_that_was_read_is_found(world: World) -> None:
     world.memories["journal-holds"][128 + 30] ^= 1
     with pytest.raises(JournalUnusable, match="the hold in row 0 is damaged"):
         DurableJournal.open(world.memories, ahead)
+
+
+def test_it_waits_for_the_writer_to_clean(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all that was written at the beginning is cleaned, or for some seconds."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        world.journal.append(b"\7later")
+        if len(waits) == 3:
+            while world.journal.clean_before(end):
+                pass
+
+    monkeypatch.setattr(journal_ahead, "sleep", sleep)
+    world.journal.append(b"\7one")
+    ahead, end = JournalAhead(world.memories), world.journal.end
+    ahead.wait_cleaned(1.0)
+    assert len(waits) == 3
+    # Nobody cleans.
+    ahead.wait_cleaned(1.0)
+    assert len(waits) == 3 + round(1.0 / journal_ahead.LOOK_SECONDS)
 
 
 def test_a_row_that_cannot_be_read_is_damage(world: World) -> None:

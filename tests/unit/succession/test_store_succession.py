@@ -291,16 +291,47 @@ def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:
         first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
         first.store.abort(caller, [number])
     used = journal.used_bytes
-    first.store.clean_whole_journal(0.0)
+    first.store.cleaning.finish(0.0)
     assert journal.used_bytes == used
-    first.store.clean_whole_journal(5.0)
+    first.store.cleaning.finish(5.0)
     assert journal.used_bytes < used / 2
     first.end()
     second = Server(carrier)
     assert second.found(namespace_id) == PAGES
     second.succession.journal = None
-    second.store.clean_whole_journal(5.0)
+    second.store.cleaning.finish(5.0)
     second.end()
+
+
+def test_a_journal_is_cleaned_for_a_server_that_is_about_to_read_it(
+    carrier: MemoryCarrier,
+) -> None:
+    """The cleaner's thread then cleans all of it once. Else it leaves a ring with room alone."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    journal = first.succession.journal
+    assert journal is not None
+    for number in range(2, 40):
+        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        first.store.abort(caller, [number])
+    cleaning = first.store.cleaning
+    used = journal.used_bytes
+    cleaning.step()
+    assert (journal.used_bytes, cleaning.due.is_set()) == (used, False)
+    cleaning.begin()
+    assert cleaning.due.is_set()
+    cleaning.step()
+    cleaned = journal.used_bytes
+    assert cleaned < used / 2
+    cleaning.step()
+    assert journal.used_bytes == cleaned
+    first.succession.journal = None
+    cleaning.due.clear()
+    cleaning.begin()
+    cleaning.step()
+    assert not cleaning.due.is_set()
+    first.end()
 
 
 def test_a_lease_goes_on_when_its_process_attaches(carrier: MemoryCarrier) -> None:

@@ -1,0 +1,58 @@
+"""The cleaning of a store's journal beside its calls."""
+
+from threading import Event, Lock
+from time import sleep
+
+from kvstore import background
+from kvstore.service.clock import Clock
+from kvstore.succession.store_succession import Succession
+
+
+class JournalCleaning:
+    """Drops what no recovery needs of a journal, a slice of records under the mutex at a time.
+
+    ``mutex`` is the store's. ``due`` is set when ``step`` has work. Without a journal there is
+    none. Thread-safe.
+    """
+
+    def __init__(self, succession: Succession, mutex: Lock, clock: Clock) -> None:
+        self.due = Event()
+        self._succession = succession
+        self._mutex = mutex
+        self._clock = clock
+        # All before this place of the journal is to be cleaned.
+        self._end = 0
+
+    def step(self) -> None:
+        """Makes room, as far as that is worth it, and cleans all that ``begin`` asked for."""
+        journal = self._succession.journal
+        more = journal is not None
+        while more and journal is not None:
+            with self._mutex:
+                more = journal.clean_before(self._end) or journal.clean()
+            sleep(background.PAUSE)
+
+    def begin(self) -> None:
+        """Asks ``step`` to clean all that is written by now.
+
+        For the next server, which is about to read the journal: records that are cleaned after
+        that have to be read twice.
+        """
+        journal = self._succession.journal
+        if journal is not None:
+            with self._mutex:
+                self._end = journal.end
+            self.due.set()
+
+    def finish(self, patience: float) -> None:
+        """Cleans all that is written by now, in at most ``patience`` seconds.
+
+        Calls are served meanwhile. The next server then reads less before it answers.
+        """
+        journal, until = self._succession.journal, self._clock() + patience
+        end = 0 if journal is None else journal.end
+        more = journal is not None
+        while more and journal is not None and self._clock() < until:
+            with self._mutex:
+                more = journal.clean_before(end)
+            sleep(background.PAUSE)
