@@ -108,6 +108,17 @@ class Estate:
         ``settings`` are those that have to be equal. Leases' times to live begin at ``now``. Drops
         the descriptors that the cache does not use.
         """
+        try:
+            # The objects of a large cache are kept, and collections of them take long.
+            gc.disable()
+            inheritance = self._inherit(settings, make, now)
+            gc.freeze()
+        finally:
+            gc.enable()
+        return inheritance
+
+    def _inherit(self, settings: Mapping[str, str], make: MakeCache, now: float) -> Inheritance:
+        """Does what ``inherit`` says, without collections of garbage."""
         journal = self._open_journal()
         require_equal(journal.store.settings, settings)
         contents = journal.contents()
@@ -116,16 +127,11 @@ class Estate:
             self._restore_extent(row)
         epoch = journal.store.store_epoch
         try:
-            # The objects of a large cache are kept, and collections of them take long.
-            gc.disable()
             recovered = self._complete(contents, lambda: make(epoch), now)
             if recovered is None:
                 recovered = recover(contents, self._generations, lambda: make(epoch), now)
-            gc.freeze()
         except ValueError as error:
             raise CleanStart(f"the journal and the memory do not fit together: {error}") from error
-        finally:
-            gc.enable()
         cache = recovered.cache
         processes = list(self._processes(cache))
         samples = self._sample(cache)
@@ -179,6 +185,10 @@ class Estate:
         else:
             self._head_start = "completed"
             return recovered
+        # Its trees are circles, which would stay for good among what is not collected.
+        self._ahead = None
+        gc.unfreeze()
+        gc.collect()
         return None
 
     def _restore_extent(self, row: ExtentRow) -> None:

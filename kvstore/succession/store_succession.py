@@ -177,6 +177,8 @@ class Succession:
             # As in a recovery: collections of so many objects that stay take long.
             gc.disable()
             self._ahead = MemoryAhead(self._carrier, self._settings, make, began, clean_seconds)
+            # One that began between here and the first answer would be such a long one.
+            gc.freeze()
         finally:
             gc.enable()
         start = self._ahead.head_start
