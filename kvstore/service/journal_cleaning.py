@@ -7,6 +7,10 @@ from kvstore import background
 from kvstore.service.clock import Clock
 from kvstore.succession.store_succession import Succession
 
+# Seconds that all of it may take once ``begin`` asked. The next server waits for two seconds, and
+# then reads records where they are.
+WHOLE_SECONDS = 1.5
+
 
 class JournalCleaning:
     """Drops what no recovery needs of a journal, a slice of records under the mutex at a time.
@@ -20,8 +24,8 @@ class JournalCleaning:
         self._succession = succession
         self._mutex = mutex
         self._clock = clock
-        # All before this place of the journal is to be cleaned.
-        self._end = 0
+        # All before this place of the journal is to be cleaned, until a time.
+        self._end, self._until = 0, clock()
 
     def step(self) -> None:
         """Makes room, as far as that is worth it, and cleans all that ``begin`` asked for."""
@@ -29,11 +33,12 @@ class JournalCleaning:
         more = journal is not None
         while more and journal is not None:
             with self._mutex:
-                more = journal.clean_before(self._end) or journal.clean()
+                in_time = self._clock() < self._until
+                more = (in_time and journal.clean_before(self._end)) or journal.clean()
             sleep(background.PAUSE)
 
     def begin(self) -> None:
-        """Asks ``step`` to clean all that is written by now.
+        """Asks ``step`` to clean all that is written by now, as far as that takes a moment.
 
         For the next server, which is about to read the journal: records that are cleaned after
         that have to be read twice.
@@ -41,7 +46,7 @@ class JournalCleaning:
         journal = self._succession.journal
         if journal is not None:
             with self._mutex:
-                self._end = journal.end
+                self._end, self._until = journal.end, self._clock() + WHOLE_SECONDS
             self.due.set()
 
     def finish(self, patience: float) -> None:
