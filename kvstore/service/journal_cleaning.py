@@ -41,12 +41,12 @@ class JournalCleaning:
         """Asks ``step`` to clean all that is written by now, as far as that takes a moment.
 
         For the next server, which is about to read the journal: records that are cleaned after
-        that have to be read twice.
+        that have to be read twice. Does nothing while that is under way.
         """
-        journal = self._succession.journal
-        if journal is not None:
+        journal, now = self._succession.journal, self._clock()
+        if journal is not None and now >= self._until:
             with self._mutex:
-                self._end, self._until = journal.end, self._clock() + WHOLE_SECONDS
+                self._end, self._until = journal.end, now + WHOLE_SECONDS
             self.due.set()
 
     def finish(self, patience: float) -> None:

@@ -196,7 +196,7 @@ class DurableJournal:
         self._extents_changed = True
         self._found = []
         self._found_at = -1, -1
-        self._found_tombstones = None
+        self._found_tombstones, self._holds.found_tombstones = None, ()
         self._known_count = 0
 
     def append(self, *parts: Buffer) -> int | None:

@@ -48,10 +48,10 @@ class HoldKeys(NamedTuple):
 
 
 class HoldsBeside:
-    """The rows of a table that another process still writes, as they were at one moment.
+    """The rows of a table that another process still writes, as they were when they were read.
 
     ``identity`` is the table's. ``rows`` are its holds. A row that changed just then is left out,
-    and so is its key.
+    and so is its key. A hold that moved just then is there once, twice or not at all.
     """
 
     def __init__(self, memory: memoryview) -> None:

@@ -152,14 +152,14 @@ class Estate:
         self._carrier.drop(self._names)
         _close(self._carried)
         # A cache that was recovered in part is a circle, and keeps the memory mapped.
-        gc.collect()
+        self._drop_ahead()
 
     def _open_journal(self) -> DurableJournal:
         named = {name: each for name, each in self._carried.items() if is_of_journal(name)}
         if not named:
             raise CleanStart("no journal is there")
         if self._ahead is not None and not self._ahead.is_of(named):
-            self._ahead = None
+            self._drop_ahead()
         ahead = self._ahead
         try:
             if ahead is not None:
@@ -185,11 +185,14 @@ class Estate:
         else:
             self._head_start = "completed"
             return recovered
-        # Its trees are circles, which would stay for good among what is not collected.
+        self._drop_ahead()
+        return None
+
+    def _drop_ahead(self) -> None:
+        """Frees the trees of a head start, which are circles among what is not collected."""
         self._ahead = None
         gc.unfreeze()
         gc.collect()
-        return None
 
     def _restore_extent(self, row: ExtentRow) -> None:
         """Maps an extent and its table. One without descriptors has left, or never was."""

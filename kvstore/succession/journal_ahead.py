@@ -21,8 +21,9 @@ from kvstore.succession.live_records import Payload, end_of_reservation
 from kvstore.succession.ring_rows import ROW, RingRows
 from kvstore.succession.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, table_and_key
 
-# Seconds between two looks how far the writer has cleaned.
+# Seconds between two looks how far the writer has cleaned, and looks that find the same.
 LOOK_SECONDS: Final = 0.01
+QUIET_LOOKS: Final = 10
 
 
 class JournalAhead:
@@ -48,11 +49,18 @@ class JournalAhead:
         return self._ring.records
 
     def wait_cleaned(self, seconds: float) -> None:
-        """Waits until the writer cleaned all that is written by now, for ``seconds`` at most."""
-        end = self._ring.head
+        """Waits until the writer has stopped to clean, for ``seconds`` at most.
+
+        It cleans up to a place that is not known here, and writes meanwhile. So it has stopped if
+        nothing was cleaned for ``QUIET_LOOKS``.
+        """
+        tail, quiet = -1, 0
         for _ in range(round(seconds / LOOK_SECONDS)):
-            if self._ring.tail >= end:
+            now = self._ring.tail
+            quiet = quiet + 1 if now == tail else 0
+            if quiet == QUIET_LOOKS:
                 break
+            tail = now
             sleep(LOOK_SECONDS)
 
     def follow(self) -> None:

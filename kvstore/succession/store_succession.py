@@ -177,8 +177,12 @@ class Succession:
             # As in a recovery: collections of so many objects that stay take long.
             gc.disable()
             self._ahead = MemoryAhead(self._carrier, self._settings, make, began, clean_seconds)
-            # One that began between here and the first answer would be such a long one.
-            gc.freeze()
+            if self._ahead.head_start is None:
+                # What was built is circles.
+                gc.collect()
+            else:
+                # A collection between here and the first answer would be such a long one.
+                gc.freeze()
         finally:
             gc.enable()
         start = self._ahead.head_start

@@ -45,13 +45,15 @@ class Oracle:
         """Checks a successor by the tables before its start and before its first answer.
 
         A page whose generation is the same in both has to be in the index. A generation that
-        changes between them is a loss: no eviction has happened in between. Raises
-        :class:`NoAnswer`.
+        changes between them is a loss: no eviction has happened in between. A partial page may
+        change: a server that ended may have written that a fuller page takes its place, which then
+        has to be there. Raises :class:`NoAnswer`.
         """
         acknowledged = self._acknowledged
         acknowledged.read()
         self._tables.follow()
         by_conversation = defaultdict(list)
+        moved = set[Row]()
         for row in list(acknowledged.pages.values()):
             was = generation_in(before, row.place)
             if was is None or was < row.generation:
@@ -60,17 +62,16 @@ class Oracle:
                 acknowledged.forget(row)
             elif acknowledged.expected(row):
                 self.counts["checked_pages"] += 1
-                if generation_in(after, row.place) == was:
-                    by_conversation[row.conversation].append(row)
-                else:
-                    self._lost(row, "its generation was moved before the first answer")
+                if generation_in(after, row.place) != was:
+                    moved.add(row)
+                by_conversation[row.conversation].append(row)
         for number, rows in by_conversation.items():
-            self._check_conversation(number, rows)
+            self._check_conversation(number, rows, moved)
         removed = sorted(acknowledged.removed)
         for number in self._rng.sample(removed, min(len(removed), MOST_REMOVED)):
             self._check_removed(number)
 
-    def _check_conversation(self, number: int, rows: Sequence[Row]) -> None:
+    def _check_conversation(self, number: int, rows: Sequence[Row], moved: set[Row]) -> None:
         end = max(row.end for row in rows)
         tokens = tokens_of(number, end + 1)
         with self._match(tokens) as match:
@@ -80,8 +81,21 @@ class Oracle:
                 for slot, generation in zip(run.slots, run.generations, strict=True)
             }
             for row in rows:
-                self._check_row(row, match, dated)
+                if row in moved:
+                    self._check_moved(row, match)
+                else:
+                    self._check_row(row, match, dated)
             self._check_others(tokens, match, {row.place for row in rows})
+
+    def _check_moved(self, row: Row, match: Match) -> None:
+        """Checks a page whose generation moved before the first answer."""
+        found = None if row.whole else self._found(row, match)
+        if found is None or found == row.place:
+            self._lost(row, "its generation was moved before the first answer")
+            return
+        # A fuller page, which begins with this one: its bytes are checked as those of others.
+        self.counts["found_pages"] += 1
+        self._acknowledged.forget(row)
 
     def _check_row(self, row: Row, match: Match, dated: dict[PageRef, int]) -> None:
         found = self._found(row, match)

@@ -34,6 +34,7 @@ class _Store:
 
     def __init__(self) -> None:
         self.generations = [0, 0, 0, 0]
+        self.source: SimpleNamespace | None = None
         self.pages = [PageRef(EXTENT, slot) for slot in range(3)]
         keys = list(page_keys(tokens_of(NUMBER, END), PAGE_TOKENS))
         self.contents = [
@@ -42,7 +43,8 @@ class _Store:
         ]
 
     def match(self, _: bytes) -> Match:
-        return Match(pages=_Pages(self.pages))  # type: ignore[arg-type]
+        source: Any = self.source
+        return Match(pages=_Pages(self.pages), source=source)  # type: ignore[arg-type]
 
     def snapshot(self) -> dict[int, memoryview]:
         table = b"".join(each.to_bytes(8, "little") for each in self.generations)
@@ -156,6 +158,27 @@ def test_a_partial_page_may_have_been_replaced(case: _Case) -> None:
     partial = case.store.row(2, end=END - 5)._replace(slot=3)
     case.writer.write([partial])
     assert case.counts() == {"checked_pages": 3, "found_pages": 3}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_partial_page_may_give_way_to_a_fuller_one_that_was_written(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    """A server was killed between the record and the answer. Without the other it is lost."""
+    case = _Case(tmp_path)
+    token_count = PAGE_TOKENS - 1
+    partial = case.store.row(2, end=2 * PAGE_TOKENS + token_count)._replace(slot=3)
+    case.writer.write([case.store.row(0), case.store.row(1), partial])
+    before = case.store.snapshot()
+    case.store.generations[3] += 1
+    fuller = case.store.pages.pop()
+    if is_there:
+        case.store.source = SimpleNamespace(page=fuller, token_count=token_count, hold=None)
+    counts = case.counts(before)
+    expected = (
+        {"found_pages": 3, "other_pages": 1} if is_there else {"found_pages": 2, "lost_pages": 1}
+    )
+    assert counts == {"checked_pages": 3, **expected}
 
 
 def test_removed_pages_are_not_expected_and_must_not_return(case: _Case) -> None:
