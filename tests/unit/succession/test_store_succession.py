@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+import weakref
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
@@ -49,6 +50,13 @@ PAGES = 3
 def new_cache(epoch: int) -> PrefixCache:
     """Returns an empty cache of an epoch."""
     return PrefixCache(epoch, Limits(), arena_ids=random_ids())
+
+
+def head_start_of(ahead: Succession) -> "weakref.ref[HeadStart]":
+    """Returns a reference that does not keep the trees of what was read ahead."""
+    assert ahead._ahead is not None
+    assert ahead._ahead.head_start is not None
+    return weakref.ref(ahead._ahead.head_start)
 
 
 def prepared(carrier: MemoryCarrier, **settings: str) -> Succession:
@@ -232,9 +240,11 @@ def test_a_head_start_that_fails_costs_only_its_time(
     def fail_otherwise(*_: object) -> None:
         raise IndexError("a fault")
 
+    head_start = head_start_of(ahead)
     with monkeypatch.context() as patch:
         patch.setattr(HeadStart, "complete", fail)
         server = Server(carrier, ahead=ahead)
+    assert head_start() is None
     assert "a fault" in str(server.log["store_recovered"]["head_start"])
     assert server.found(namespace_id) == PAGES
     for each in (fail, fail_otherwise):
@@ -274,8 +284,11 @@ def test_a_head_start_of_other_memory_is_not_used(carrier: MemoryCarrier) -> Non
     namespace_id = second.publish(*second.worker())
     second.end()
     ahead._settings = {"device": "cuda"}
+    head_start = head_start_of(ahead)
     third = Server(carrier, ahead=ahead)
     assert third.log["store_recovered"]["head_start"] == "none"
+    # Its trees are no part of what collections of garbage leave out.
+    assert head_start() is None
     assert third.found(namespace_id) == PAGES
     third.end()
 
