@@ -26,11 +26,6 @@ class RingFollower:
         self._at = 0
 
     @property
-    def head(self) -> int:
-        """The place of the next record, as the memory says."""
-        return self._reader.head
-
-    @property
     def tail(self) -> int:
         """The place of the oldest record, as the memory says. It only grows."""
         return max([self._tail, *(tail for tail, _ in self._reader.tail_copies())])

@@ -10,7 +10,7 @@ from chaos.control import Control
 from chaos.engines import Engines
 from chaos.fleet import Fleet, running_nursery
 from chaos.keeper import Keeper
-from chaos.load import LONE_HOST, SEVERAL_HOSTS
+from chaos.load import LONE_HOST, Shape
 from chaos.tally import Tally
 from chaos.watcher import Watcher
 
@@ -23,6 +23,7 @@ class Crew:
     faults: str
     outlive: bool
     trace: Path | None
+    shape: Shape = LONE_HOST
 
 
 class Host:
@@ -55,7 +56,7 @@ class Host:
                 log,
                 trace=crew.trace,
                 seed=seed,
-                shape=LONE_HOST if other_dir is None else SEVERAL_HOSTS,
+                shape=crew.shape,
             )
         )
         suffix = "" if other_dir is None else f"@{number}"

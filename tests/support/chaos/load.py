@@ -30,6 +30,8 @@ class Shape(NamedTuple):
 LONE_HOST = Shape(20, 5)
 # Their pools have more room, and most pages of a request are new to the other host.
 SEVERAL_HOSTS = Shape(60, 40)
+# A run of seconds on a busy machine makes few requests, which have to be short.
+SEVERAL_HOSTS_BRIEFLY = Shape(20, 15)
 
 
 class Load:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from chaos.control import Control
 from chaos.cuts import cut_connections
-from chaos.load import Load, Shape, load_of
+from chaos.load import SEVERAL_HOSTS, Load, Shape, load_of
 from chaos.remote.remover import remove
 from chaos.report import Report
 from chaos.roles import corrupt, operate, walk
@@ -45,9 +45,15 @@ class Nursery:
     """Answers its parent until that is gone; then kills what it started. One thread uses it."""
 
     def __init__(
-        self, parent: socket.socket, reports: socket.socket, load: Load, control: Control
+        self,
+        parent: socket.socket,
+        reports: socket.socket,
+        load: Load,
+        control: Control,
+        niceness: int = 0,
     ) -> None:
         self._parent = parent
+        self._niceness = niceness
         self._reports = reports
         self._load = load
         self._control = control
@@ -119,8 +125,7 @@ class Nursery:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._parent.close()
-            if orders.other_dir:
-                os.nice(NICENESS)
+            os.nice(self._niceness)
             paths = RuntimeDir(orders.runtime_dir)
             cuts = {"cut-attach": paths.attach_socket, "cut-grpc": paths.grpc_socket}
             report = Report(self._reports, orders.name)
@@ -158,5 +163,6 @@ def main() -> int:
     load = load_of(Path(trace) if trace else None, int(seed), int(count), shape)
     gc.collect()
     gc.freeze()
-    Nursery(parent, reports, load, Control(Path(path))).serve()
+    niceness = NICENESS if shape == SEVERAL_HOSTS else 0
+    Nursery(parent, reports, load, Control(Path(path)), niceness).serve()
     return 0

@@ -12,7 +12,7 @@ from chaos.control import Control, Phase
 from chaos.ending import check_left
 from chaos.host import Crew, Host, every
 from chaos.keeper import KINDS, KINDS_WITH_HOLDER, LONGEST_GAP, Keeper
-from chaos.load import WINDOW
+from chaos.load import LONE_HOST, SEVERAL_HOSTS, SEVERAL_HOSTS_BRIEFLY, WINDOW, Shape
 from chaos.remote.hang import measure_hang
 from chaos.remote.shared import BEHIND_SECONDS, SharedEngine
 from chaos.tally import WITH_HOLDER, WITH_REMOTE, Tally
@@ -71,6 +71,13 @@ class Plan:
     def verify_rate(self) -> float:
         """The share of matched pages that the store verifies; none where others are to see."""
         return 0.0 if self.corrupt or self.mutant else 0.05
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the requests."""
+        if self.hosts == 1:
+            return LONE_HOST
+        return SEVERAL_HOSTS if self.minutes >= 1.0 else SEVERAL_HOSTS_BRIEFLY
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:
@@ -139,7 +146,7 @@ class Run:
     ) -> list[Host] | None:
         """Starts the stores, then their workers. Returns None if a store does not start."""
         plan = self._plan
-        crew = Crew(plan.engines, plan.faults, plan.outlive, plan.trace)
+        crew = Crew(plan.engines, plan.faults, plan.outlive, plan.trace, plan.shape)
         holder = self._holder(stack)
         started: list[tuple[Keeper, Control]] = []
         for number in range(plan.hosts):
@@ -232,7 +239,7 @@ class Run:
             place = start + int(self._progress(passed))
             for number, host in enumerate(hosts):
                 # Each host asks for what the one before it computed a while ago.
-                host.control.begun = max(place - number * HOSTS_LAG, 0)
+                host.control.begun = max(place - number * HOSTS_LAG, start)
                 host.fleet.refill(self._plan.workers)
             self._step(hosts)
 
