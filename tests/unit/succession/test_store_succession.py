@@ -293,16 +293,21 @@ def test_a_head_start_of_other_memory_is_not_used(carrier: MemoryCarrier) -> Non
     third.end()
 
 
+def with_dead_records(server: Server, caller: Caller, namespace_id: bytes) -> DurableJournal:
+    """Returns a server's journal after many reservations that ended."""
+    for number in range(2, 40):
+        server.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        server.store.abort(caller, [number])
+    assert server.succession.journal is not None
+    return server.succession.journal
+
+
 def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:
     """The next server reads only what is live. Without time, or a journal, nothing happens."""
     first = Server(carrier)
     caller, process_id = first.worker()
     namespace_id = first.publish(caller, process_id)
-    journal = first.succession.journal
-    assert journal is not None
-    for number in range(2, 40):
-        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
-        first.store.abort(caller, [number])
+    journal = with_dead_records(first, caller, namespace_id)
     used = journal.used_bytes
     first.store.cleaning.finish(0.0)
     assert journal.used_bytes == used
@@ -323,11 +328,7 @@ def test_a_journal_is_cleaned_for_a_server_that_is_about_to_read_it(
     first = Server(carrier)
     caller, process_id = first.worker()
     namespace_id = first.publish(caller, process_id)
-    journal = first.succession.journal
-    assert journal is not None
-    for number in range(2, 40):
-        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
-        first.store.abort(caller, [number])
+    journal = with_dead_records(first, caller, namespace_id)
     cleaning = first.store.cleaning
     used = journal.used_bytes
     cleaning.step()
