@@ -57,8 +57,8 @@ def put(engine: RemoteEngine, names: list[bytes]) -> None:
     assert not any(engine.put_many(names, values, [LIFE_MS] * len(names), soon()))
 
 
-def test_of_many_hosts_one_creates_a_control_value(server: SeaweedServer) -> None:
-    """The server enforces the condition of a PUT, and the others read the winner's value."""
+def test_hosts_that_create_a_control_value_at_once_read_the_same_one(server: SeaweedServer) -> None:
+    """Two may both be told that they created it: under load this server let two conditions pass."""
     (name,) = fresh_names(1)
     engines = [server.engine() for _ in range(4)]
 
@@ -68,8 +68,10 @@ def test_of_many_hosts_one_creates_a_control_value(server: SeaweedServer) -> Non
 
     with ThreadPoolExecutor(4) as pool:
         won = list(pool.map(create, range(4)))
-    assert won.count(True) == 1
-    assert {each.control(name, soon()) for each in engines} == {b"%d" % won.index(True)}
+    values = {each.control(name, soon()) for each in engines}
+    assert len(values) == 1
+    assert values <= {b"%d" % number for number, has_won in enumerate(won) if has_won}
+    assert not any(create(number) for number in range(4))
     for each in engines:
         each.close()
 

@@ -14,7 +14,7 @@ import pytest
 from kvstore.remote.engine import RemoteEngine
 from kvstore.remote.engine_url import open_engine
 from remote.server_process import ServerProcess
-from remote.valkey_server import free_port
+from remote.valkey_server import free_ports
 
 BUCKET = "pages"
 ACCESS_KEY = "kvstore"
@@ -34,7 +34,8 @@ class SeaweedServer:
     """A server with one bucket, whose user may read, write and list in it."""
 
     def __init__(self, folder: Path) -> None:
-        self._ports = {part: free_port() for part in PARTS}
+        ports = free_ports(2 * len(PARTS))
+        self._ports = dict(zip(PARTS, ports, strict=False))
         rights = [f"{right}:{BUCKET}" for right in ("Read", "Write", "List")]
         keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
         identity = {"name": "kvstore", "credentials": [keys], "actions": rights}
@@ -49,7 +50,10 @@ class SeaweedServer:
             *("-master.volumeSizeLimitMB=64", "-volume.max=64", "-master.telemetry=false"),
             *("-s3.port.iceberg=0", "-s3.port.lance=0"),
             *(f"-{part}.port={port}" for part, port in self._ports.items()),
-            *(f"-{part}.port.grpc={free_port()}" for part in PARTS),
+            *(
+                f"-{part}.port.grpc={port}"
+                for part, port in zip(PARTS, ports[len(PARTS) :], strict=True)
+            ),
         ]
         self.process = ServerProcess(command, folder / "log", self._answers)
 

@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -126,10 +126,18 @@ def answers(path: Path) -> bool:
 
 def free_port() -> int:
     """Returns a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of loopback that nobody listens on, each another one."""
+    with ExitStack() as probes:
+        # All are bound before the first is free again: the kernel may give that one twice.
+        bound = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for each in bound:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in bound]
 
 
 @contextmanager
