@@ -1,7 +1,8 @@
 """A remote tier over Valkey: its speed beside bytes alone and LMCache, and what it costs calls.
 
 Every way moves the same pages to one server and back, in turns. The second part measures calls on
-lanes beside a store that reads sealed pages from an engine all the time.
+lanes beside a store that reads sealed pages from an engine all the time, and beside another
+store's traffic, which shares the processor with the calls and nothing else.
 """
 
 import json
@@ -23,9 +24,10 @@ from peers.environment import interpreter
 from peers.lmcache_redis_peer import THREADS, VERSION, LMCacheRedis, lmcache_redis
 from support import machine
 from support.loopback import HOST, free_ports
-from support.remote.beside import ALONE, BESIDE, measure_beside
+from support.remote.beside import ALONE, BESIDE, ELSEWHERE, measure_beside
+from support.remote.cipher_way import CipherWay
 from support.remote.pages import PageMemory
-from support.remote.rounds import LOOKS, Rounds, Samples, figures
+from support.remote.rounds import LOOKS, Rounds, Samples, figures, ratio
 from support.remote.tier_way import TierWay
 from support.remote.ways import EngineWay, RawWay, Way
 from support.table_console import table_console
@@ -34,6 +36,7 @@ from support.tails.figures import QUANTILES
 PAGES, PAGE_BYTES = 64, 1 << 20
 MEMORY = "1gb"
 CEILINGS = ("raw, 1 connection", "raw, 2 connections")
+CIPHER = "raw with the cipher, 2 connections"
 UNSEALED, SEALED = "unsealed", "sealed"
 # Rounds of transfers and of looks, and rounds and seconds of the calls beside them.
 FULL, QUICK = (15, 7, 8, 8.0), (3, 2, 2, 2.0)
@@ -70,6 +73,7 @@ def _ways(folder: Path, port: int, stack: ExitStack) -> dict[str, Way]:
     ways: dict[str, Way] = {
         CEILINGS[0]: RawWay((HOST, port), 1),
         CEILINGS[1]: RawWay((HOST, port), 2),
+        CIPHER: CipherWay((HOST, port), 2),
         UNSEALED: EngineWay(address),
         SEALED: TierWay(address, folder),
     }
@@ -109,13 +113,16 @@ def table_of(ways: dict[str, Any]) -> Table:
 
 def table_beside(found: dict[str, Any]) -> Table:
     """Returns the figures of the calls for people."""
-    title = f"microseconds, beside {found['traffic_gb_per_s']} GB/s"
+    rates = " and ".join(str(each) for each in found["traffic_gb_per_s"].values())
+    title = f"microseconds, beside {rates} GB/s"
     table = Table("call", "way", *QUANTILES, "max", title=title)
     for call in found[ALONE]:
-        for way in (ALONE, BESIDE):
+        for way in (ALONE, BESIDE, ELSEWHERE):
             of = found[way][call]
             table.add_row(call, way, *(f"{of[f'{key}_us']:,.0f}" for key in (*QUANTILES, "max")))
-        table.add_row(call, "ratio", *(str(found["ratios"][call][key]) for key in QUANTILES), "")
+        for way in (BESIDE, ELSEWHERE):
+            ratios = found["ratios"][way][call]
+            table.add_row(call, f"{way}, ratio", *(str(ratios[key]) for key in QUANTILES), "")
     return table
 
 
@@ -141,6 +148,9 @@ def main(
             if only is not Part.CALLS:
                 samples = measure(place, rounds or usual[0], usual[1], log, peers=peers)
                 ways = figures(samples, PAGES * PAGE_BYTES, CEILINGS)
+                for what in ("write", "read"):
+                    to_cipher = ratio(samples[CIPHER], samples[SEALED], what)
+                    ways[SEALED][what]["to_cipher"] = to_cipher
             if only is not Part.TRANSFERS:
                 beside = measure_beside(place, log, rounds=rounds or usual[2], seconds=usual[3])
     document = {

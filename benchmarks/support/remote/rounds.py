@@ -137,11 +137,10 @@ def figures(
     for what in ("write", "read"):
         fastest = min(ceilings, key=lambda name: median(samples[name].seconds[what]))
         for name, of in samples.items():
-            pairs = zip(samples[fastest].seconds[what], of.seconds[what], strict=True)
             bytes_moved = total_bytes * len(of.seconds[what]) / GIGA
             found[name][what] = {
                 "gb_per_s": round(total_bytes / GIGA / median(of.seconds[what]), 3),
-                "to_ceiling": round(median(best / own for best, own in pairs), 3),
+                "to_ceiling": ratio(samples[fastest], of, what),
                 "ceiling": fastest,
                 "client_cpu_s_per_gb": round(sum(of.processor[what]) / bytes_moved, 3),
                 "server_cpu_s_per_gb": round(sum(of.server[what]) / bytes_moved, 3),
@@ -152,3 +151,9 @@ def figures(
             str(count): round(median(times) * 1e3, 3) for count, times in of.looks.items()
         }
     return found
+
+
+def ratio(ceiling: Samples, of: Samples, what: str) -> float:
+    """Returns the median of the rounds' own ratios of speed."""
+    pairs = zip(ceiling.seconds[what], of.seconds[what], strict=True)
+    return round(median(best / own for best, own in pairs), 3)

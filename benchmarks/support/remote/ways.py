@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from time import monotonic
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from kvstore.remote.engine import ReadResult
 from kvstore.remote.valkey.address import EngineAddress
@@ -47,8 +47,10 @@ def names_of(turn: str, count: int) -> list[bytes]:
 class RawWay:
     """Bytes alone, over some connections with a thread each."""
 
+    connection_type: ClassVar[type[RawConnection]] = RawConnection
+
     def __init__(self, place: tuple[str, int] | str, connections: int) -> None:
-        self._connections = [RawConnection(place) for _ in range(connections)]
+        self._connections = [self.connection_type(place) for _ in range(connections)]
         self._threads = ThreadPoolExecutor(connections)
 
     def write(self, turn: str, pages: Sequence[memoryview]) -> None:

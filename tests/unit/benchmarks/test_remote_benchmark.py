@@ -8,9 +8,11 @@ import pytest
 
 from inference_worker.demo.valkey_server import ValkeyServer, running_valkey
 from kvstore.core.values.segments import segment_start
+from kvstore.remote.secret.sealing import TAG_BYTES
 from support.loopback import HOST, free_ports
+from support.remote.cipher_way import CipherWay
 from support.remote.pages import PageMemory, page_path
-from support.remote.rounds import Samples, figures
+from support.remote.rounds import Samples, figures, ratio
 from support.remote.ways import RawWay, names_of
 
 COUNT, SIZE = 9, 70_000
@@ -42,21 +44,32 @@ def test_a_path_is_a_chain_in_segments() -> None:
     assert path.keys[:30] == page_path("a", 30).keys
 
 
+@pytest.mark.parametrize(
+    ("way_type", "more_bytes"), [(RawWay, 0), (CipherWay, TAG_BYTES)], ids=["raw", "cipher"]
+)
 @pytest.mark.parametrize("connections", [1, 2])
 @pytest.mark.parametrize("unix", [True, False])
-def test_the_ceiling_moves_every_byte(server: ValkeyServer, connections: int, unix: bool) -> None:  # noqa: FBT001 - a case
+def test_a_ceiling_moves_every_byte(
+    server: ValkeyServer,
+    way_type: type[RawWay],
+    more_bytes: int,
+    connections: int,
+    unix: bool,  # noqa: FBT001 - a case
+) -> None:
     """Bytes come back as they were, over one connection or two, and looks count them."""
     place = str(server.socket) if unix else (HOST, server.port)
     source, target = (PageMemory(COUNT, SIZE) for _ in range(2))
     source.fill()
-    way = RawWay(place, connections)
+    way = way_type(place, connections)
     try:
         assert way.look("t", COUNT) == 0
         way.write("t", source.pages)
         assert way.look("t", COUNT) == COUNT
         way.read("t", target.pages)
         assert [bytes(each) for each in target.pages] == [bytes(each) for each in source.pages]
-        assert server.command("STRLEN", names_of("t", COUNT)[-1]) == b":%d\r\n" % SIZE
+        assert server.command("STRLEN", names_of("t", COUNT)[-1]) == b":%d\r\n" % (
+            SIZE + more_bytes
+        )
         target.clear()
         assert not any(map(any, target.pages))
     finally:
@@ -80,3 +93,4 @@ def test_ratios_are_of_rounds_and_to_the_faster_ceiling() -> None:
     assert found["ours"]["write"]["client_cpu_s_per_gb"] == 3.0
     assert found["two"]["write"]["server_cpu_s_per_gb"] == 2.0
     assert found["one"]["look_ms"] == {"128": 2.0}
+    assert ratio(samples["one"], samples["ours"], "read") == 0.8
