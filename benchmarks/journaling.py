@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.store_row import StoreRow
 from kvstore_client.testing import running_store
 from support import machine
 from support.journaling.engine import (

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from inference_worker.demo.valkey_server import running_valkey
-from kvstore.remote_setup import KEY_BYTES
+from kvstore.assembly.remote_setup import KEY_BYTES
 from support import machine
 from support.replay.trace import load
 from support.routing.clients import Answered, Asked, ask_all, asked_of, returning

@@ -19,12 +19,12 @@ import typer
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
+from kvstore.assembly.metrics_listener import view_of
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
-from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.lane import METHODS, Frame, HotLane, HotLanes, Party

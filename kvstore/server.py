@@ -26,7 +26,13 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import __version__, tracing
-from kvstore.access_rules import Access, read_access
+from kvstore.assembly.access_rules import Access, read_access
+from kvstore.assembly.metrics_listener import listen_for_metrics
+from kvstore.assembly.reload import Reloader, changes
+from kvstore.assembly.remote_state import UnusableStateFolder
+from kvstore.assembly.replacement import TAKE, NotReplaced, replace_server
+from kvstore.assembly.succession_setup import succession_of
+from kvstore.assembly.tier_setup import tier_1_source, tier_2, tiers_below
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
@@ -43,10 +49,6 @@ from kvstore.kv_events.endpoints import UnusableEndpoint
 from kvstore.kv_events.sequence_numbers import WrongNumbers
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
-from kvstore.metrics_listener import listen_for_metrics
-from kvstore.reload import Reloader, changes
-from kvstore.remote_state import UnusableStateFolder
-from kvstore.replacement import TAKE, NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer, listen_at, new_listener
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe, Ticking
@@ -88,8 +90,6 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.succession.store_succession import Succession
-from kvstore.succession_setup import succession_of
-from kvstore.tier_setup import tier_1_source, tier_2, tiers_below
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -502,7 +502,7 @@ def _publish_kv_events(
     """Starts the publisher of KV events, if the settings say so. Only then it needs ZeroMQ."""
     if not config.kv_events:
         return None
-    from kvstore.kv_events_setup import publish_kv_events  # noqa: PLC0415
+    from kvstore.assembly.kv_events_setup import publish_kv_events  # noqa: PLC0415
 
     return publish_kv_events(config, access, store, clock, stack)
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from inspect import cleandoc
 from pathlib import Path
 
-from kvstore.access_rules import read_access
+from kvstore.assembly.access_rules import read_access
 from kvstore.config.about import About, about, value_text
 from kvstore.config.loading import Resolved, nearest, resolve, settings_error
 from kvstore.config.settings import PROGRAM, Config

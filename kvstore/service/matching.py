@@ -33,7 +33,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.load_call import NO_PART, DiskPart
+from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.serving_turn import let_others_serve

@@ -33,8 +33,8 @@ from kvstore.storage.held_memory import (
     table_name,
 )
 from kvstore.succession.clean_start import CleanStart, require_equal
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.journal_memory import is_of_journal, map_journal
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.journal_memory import is_of_journal, map_journal
 from kvstore.succession.left_memory import LeftMemory, is_left
 from kvstore.succession.memory_ahead import MemoryAhead
 from kvstore.succession.samples import Read, Samples

@@ -16,8 +16,8 @@ from kvstore.holder.holder_process import DescriptorIdentity, close_all
 from kvstore.ring import JournalUnusable
 from kvstore.storage.held_memory import table_name
 from kvstore.succession.clean_start import CleanStart, require_equal
-from kvstore.succession.journal_ahead import JournalAhead
-from kvstore.succession.journal_memory import is_of_journal, map_journal
+from kvstore.succession.journal.journal_ahead import JournalAhead
+from kvstore.succession.journal.journal_memory import is_of_journal, map_journal
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

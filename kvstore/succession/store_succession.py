@@ -23,13 +23,13 @@ from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.host.host_memory import HostMemory
 from kvstore.succession.clean_start import CleanStart, settings_bytes
-from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.inheritance import Estate, Inheritance, InheritedProcess, MakeCache
-from kvstore.succession.journal_memory import is_of_journal, map_journal
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.journal_memory import is_of_journal, map_journal
+from kvstore.succession.journal.store_row import StoreRow
 from kvstore.succession.left_memory import LeftMemory
 from kvstore.succession.memory_ahead import MemoryAhead
 from kvstore.succession.samples import Samples
-from kvstore.succession.store_row import StoreRow
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

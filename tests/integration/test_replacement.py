@@ -34,7 +34,8 @@ PAGES = 4
 # Ends itself once the other server has got its signal, which it reads only then.
 DIES_THEN = """
 import os, signal, sys
-from kvstore import replacement, server
+from kvstore import server
+from kvstore.assembly import replacement
 send = signal.pidfd_send_signal
 def send_and_die(pidfd, number):
     send(pidfd, signal.SIGSTOP)
@@ -58,7 +59,8 @@ sys.exit(server.run())
 # Reads the memory ahead while the other server is stopped, and compares the memory.
 READS_AHEAD = """
 import hashlib, os, signal, sys
-from kvstore import replacement, server
+from kvstore import server
+from kvstore.assembly import replacement
 from kvstore.succession.store_succession import Succession
 prepare = Succession.prepare
 def digest(carrier):
@@ -91,7 +93,8 @@ sys.exit(server.run())
 STOPS_IT_FIRST = """
 import os, signal, sys
 from functools import partial
-from kvstore import replacement, server
+from kvstore import server
+from kvstore.assembly import replacement
 send = signal.pidfd_send_signal
 def stop_and_send(pidfd, number):
     send(pidfd, signal.SIGSTOP)
@@ -105,7 +108,8 @@ sys.exit(server.run())
 WAITS_LESS = """
 import sys
 from functools import partial
-from kvstore import replacement, server
+from kvstore import server
+from kvstore.assembly import replacement
 server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
 sys.exit(server.run())
 """

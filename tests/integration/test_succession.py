@@ -14,7 +14,7 @@ import pytest
 from kvstore.core.journal.rows import NamespaceRow, RemovalRow, Table
 from kvstore.core.values.page_hash import namespace_digest
 from kvstore.holder.holder_client import HolderClient, HolderConnection
-from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal.durable_journal import DurableJournal
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -410,7 +410,7 @@ def test_a_damaged_journal_is_a_clean_start(store: RunningStore, holder: HolderF
     [
         ("import kvstore as changed; changed.__version__ = '9.9.9'", True),
         (
-            "import kvstore.succession.durable_journal as changed; changed.JOURNAL_VERSION = 99",
+            "import kvstore.succession.journal.store_row as changed; changed.JOURNAL_VERSION = 99",
             False,
         ),
     ],

@@ -11,7 +11,7 @@ import pytest
 from kvstore.core.journal.rows import LeaseRow, Table
 from kvstore.holder.holder_client import HolderConnection
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal.durable_journal import DurableJournal
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import (
@@ -34,7 +34,7 @@ MANY = [prompt(part) for part in range(2, 12)]
 DIES_IN_A_LOAD = """
 import os, signal, sys
 from kvstore import server
-from kvstore.service.page_io.path_load import PathLoad
+from kvstore.service.page_io.loads.path_load import PathLoad
 def tear_and_die(self, run):
     for each in run.targets[::2]:
         each.view[: len(each.view) // 2] = bytes(len(each.view) // 2)

@@ -10,7 +10,7 @@ from page_stores import remote_tier, tier_machine
 from page_stores.memory_page_store import MemoryPageStore
 
 from kvstore.core.tiers.disk_writes import DiskWrite
-from kvstore.service.page_io import path_load
+from kvstore.service.page_io.loads import path_load
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.page_store import PageKey, Presence

@@ -83,7 +83,7 @@ ALLOWED = {
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
-    "kvstore/config/show.py": {"kvstore.access_rules", "kvstore.config"},
+    "kvstore/config/show.py": {"kvstore.assembly.access_rules", "kvstore.config"},
     "kvstore/background.py": set(),
     "kvstore/errors.py": set(),
     "kvstore/logs.py": set(),
@@ -93,24 +93,29 @@ ALLOWED = {
     "kvstore/service_manager.py": set(),
     "kvstore/signals.py": set(),
     "kvstore/tracing.py": {"opentelemetry"},
-    # Parts of the composition root.
-    "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
+    # Parts of the composition root, each with the arrows that it needs.
+    "kvstore/assembly": set(),
+    "kvstore/assembly/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.kv_events"}
-    | {"kvstore.remote_setup", "kvstore.service"},
-    "kvstore/kv_events_setup.py": {"kvstore.access_rules", "kvstore.config"}
+    | {"kvstore.assembly.remote_setup", "kvstore.service"},
+    "kvstore/assembly/kv_events_setup.py": {"kvstore.assembly.access_rules", "kvstore.config"}
     | {"kvstore.kv_events", "kvstore.service"},
-    "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
+    "kvstore/assembly/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
-    "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
-    "kvstore/replacement.py": WIRE
+    "kvstore/assembly/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
+    "kvstore/assembly/replacement.py": WIRE
     | {ERRORS, "kvstore.holder", "kvstore.rpc", "kvstore.succession"},
-    "kvstore/succession_setup.py": {"kvstore.config", "kvstore.holder"}
+    "kvstore/assembly/succession_setup.py": {"kvstore.config", "kvstore.holder"}
     | {"kvstore.service_manager", "kvstore.succession"},
-    "kvstore/remote_setup.py": {FILES, "kvstore.config", "kvstore.remote"}
+    "kvstore/assembly/remote_setup.py": {FILES, "kvstore.config", "kvstore.remote"}
     | {"kvstore.service", "kvstore.storage"},
-    "kvstore/remote_state.py": {FILES, "kvstore.config"},
-    "kvstore/tier_setup.py": {"kvstore.access_rules", "kvstore.config", "kvstore.core"}
-    | {"kvstore.remote_setup", "kvstore.remote_state", "kvstore.signals"}
+    "kvstore/assembly/remote_state.py": {FILES, "kvstore.config"},
+    "kvstore/assembly/tier_setup.py": {
+        "kvstore.assembly.access_rules",
+        "kvstore.config",
+        "kvstore.core",
+    }
+    | {"kvstore.assembly.remote_setup", "kvstore.assembly.remote_state", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),
     # It knows the name of the composition root, which it imports late.

@@ -11,7 +11,7 @@ from kvstore import instance_lock
 from kvstore.core.journal.records import RecordKind
 from kvstore.holder import holder_process
 from kvstore.holder.holder_client import HolderClient
-from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal.durable_journal import DurableJournal
 
 # Records that are not written yet when the next answers leave. Slots of a reservation that is open
 # at the kill stay its own, and look evicted once it ends. So most of these are of ended ones: a

@@ -12,11 +12,11 @@ from kvstore.core import Caller, Identity, MatchOptions, Prefetched, PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
-from kvstore.service.page_io.group_search import GroupSearch
-from kvstore.service.page_io.load_call import NO_PART, DiskPart, LoadCall, LoadTerms
-from kvstore.service.page_io.load_source import LoadSource, LoadUse
-from kvstore.service.page_io.path_load import LoadParts
-from kvstore.service.page_io.path_search import Loads, PathSearch
+from kvstore.service.page_io.loads.group_search import GroupSearch
+from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart, LoadCall, LoadTerms
+from kvstore.service.page_io.loads.load_source import LoadSource, LoadUse
+from kvstore.service.page_io.loads.path_load import LoadParts
+from kvstore.service.page_io.loads.path_search import Loads, PathSearch
 from kvstore.service.page_io.read_targets import ReadTargets
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.memory_tiers import Tiers

@@ -12,7 +12,7 @@ from kvstore.core.pool.arena import Arena
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
 from kvstore.service.page_io.disk_writer import Keeper
-from kvstore.service.page_io.load_source import LoadUse
+from kvstore.service.page_io.loads.load_source import LoadUse
 from kvstore.service.page_io.pin_refresher import PinUse, pin_refreshers
 from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.removals import Removals

@@ -92,6 +92,15 @@ JOURNAL_MUTANTS = [
         "self.next_id",
         "1 << 60",
     ),
+    # As if pages named their parents by digests: a page that was computed anew takes what was
+    # removed for its own, whatever came first.
+    Mutant(
+        "pages-are-known-by-their-tokens-instead-of-by-ids",
+        "kvstore.core.recovery.tree",
+        "TreeRecovery.build",
+        "steps.sort(key=itemgetter(0, 1))",
+        "steps.sort(key=itemgetter(1, 0))",
+    ),
     Mutant(
         "end-of-a-lease-is-not-written",
         "kvstore.core.verbs.lease_lifecycle",

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from page_stores.memory_page_store import FACTS, MemoryPageStore
 
-from kvstore import server, tier_setup
+from kvstore import server
+from kvstore.assembly import tier_setup
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.page_store import PageKey, PageRead, ReadAnswer

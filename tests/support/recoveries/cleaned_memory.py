@@ -8,10 +8,10 @@ from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.rows import HoldRow, Row, Table
 from kvstore.core.recovery.recover import recover
 from kvstore.core.recovery.written import JournalContents
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.journal_ahead import payloads_of
-from kvstore.succession.ring_rows import ROW
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.journal_ahead import payloads_of
+from kvstore.succession.journal.ring_rows import ROW
+from kvstore.succession.journal.store_row import StoreRow
 from recoveries.list_memory import Found, ListMemory
 
 SIZE_BYTES = 256 << 10

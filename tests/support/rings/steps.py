@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from kvstore.core.journal.rows import PIN_SCOPE, HoldKey, HoldRow
 from kvstore.ring import RecordRing
-from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal.hold_table import HoldTable
 
 NUMBER = struct.Struct("=Q")
 SEGMENT_BYTES = 64 << 10

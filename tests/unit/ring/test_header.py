@@ -10,7 +10,7 @@ from kvstore.ring import (
     WrongMemory,
 )
 from kvstore.ring.header import MemoryHeader, commit, read_header
-from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal.hold_table import HoldTable
 
 IDENTITY = b"sixteen random b"
 KINDS = ("ring", "holds")

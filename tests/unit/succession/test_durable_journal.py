@@ -41,9 +41,9 @@ from kvstore.ring import (
     RecordRing,
     WrongMemory,
 )
-from kvstore.succession import durable_journal
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal import durable_journal
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.store_row import StoreRow
 
 STORE = StoreRow(7, 1, b"key", b"settings")
 SIZE = 32 << 10
@@ -712,7 +712,7 @@ def test_too_few_bytes_are_refused(size_bytes: int) -> None:
 
 def test_a_large_journal_has_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are of one size, and found in their order."""
-    monkeypatch.setattr("kvstore.succession.journal_layout.MOST_SEGMENT_BYTES", 4 << 10)
+    monkeypatch.setattr("kvstore.succession.journal.journal_layout.MOST_SEGMENT_BYTES", 4 << 10)
     world = World()
     assert len([name for name in world.memories if "ring" in name]) == 8
     assert sum(map(len, world.memories.values())) <= SIZE

@@ -7,8 +7,8 @@ import pytest
 
 from kvstore.core.journal.rows import PIN_SCOPE, HoldKey, HoldRow
 from kvstore.ring import JournalDamaged, NeverCreated, WrongMemory
-from kvstore.succession.hold_rows import HoldsBeside
-from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal.hold_rows import HoldsBeside
+from kvstore.succession.journal.hold_table import HoldTable
 from rings.recording_memory import WriteLog
 
 IDENTITY = b"sixteen random b"

@@ -4,10 +4,10 @@ import pytest
 
 from kvstore.core.journal.rows import CounterRow, HoldRow, IdScope, Table
 from kvstore.ring import JournalDamaged, JournalUnusable, NeverCreated, OtherVersion
-from kvstore.succession import durable_journal, journal_ahead
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.journal_ahead import JournalAhead
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal import durable_journal, journal_ahead
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.journal_ahead import JournalAhead
+from kvstore.succession.journal.store_row import StoreRow
 
 STORE = StoreRow(7, 1, b"key", b"settings")
 SIZE_BYTES = 64 << 10

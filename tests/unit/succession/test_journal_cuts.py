@@ -13,8 +13,8 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.journal import Journal
 from kvstore.core.recovery.recover import recover
 from kvstore.ring import NeverCreated
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.store_row import StoreRow
 from recoveries.snapshot import Snapshot
 from rings.recording_memory import Crash, WriteLog
 

@@ -11,8 +11,8 @@ from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.rows import NamespaceRow, Table
 from kvstore.core.recovery.recover import recover
 from kvstore.core.values.requests import NamedPinRequest
-from kvstore.succession.durable_journal import DurableJournal
-from kvstore.succession.store_row import StoreRow
+from kvstore.succession.journal.durable_journal import DurableJournal
+from kvstore.succession.journal.store_row import StoreRow
 
 
 class StartedAgain(CoreWorld):

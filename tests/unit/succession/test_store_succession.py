@@ -33,7 +33,7 @@ from kvstore.storage.held_memory import data_name, process_name
 from kvstore.storage.host.host_memory import HostMemory
 from kvstore.succession import samples
 from kvstore.succession.clean_start import CleanStart
-from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.journal.durable_journal import DurableJournal
 from kvstore.succession.store_succession import Succession
 from stores.memory_carrier import MemoryCarrier
 from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, sequence_of

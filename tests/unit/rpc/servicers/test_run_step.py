@@ -14,7 +14,7 @@ from kvstore.logs import merge_call
 from kvstore.rpc.lane import METHODS, HotLanes
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.page_io.load_call import DiskPart
+from kvstore.service.page_io.loads.load_call import DiskPart
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 from stores.rpc_world import (

@@ -7,7 +7,7 @@ from page_stores.memory_page_store import MemoryPageStore
 from kvstore.remote.finding import EngineFinding, FindingKind
 from kvstore.remote.remote_use import LookAnswer, Refusal, Rejection, RemoteUse
 from kvstore.rpc.wire.remote_report import remote_message
-from kvstore.service.page_io.load_source import LoadUse
+from kvstore.service.page_io.loads.load_source import LoadUse
 from kvstore.service.page_io.pin_refresher import PinUse
 from kvstore.service.page_io.remote_facts import RemoteFacts
 from kvstore.service.page_io.slow_tier import SlowTier

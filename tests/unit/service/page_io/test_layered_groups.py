@@ -17,7 +17,7 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from kvstore.core.values.slots import SlotState
-from kvstore.service.page_io.load_source import MOST_LOOKING
+from kvstore.service.page_io.loads.load_source import MOST_LOOKING
 from kvstore.storage.page_store import PageKey, StoreState
 from stores.layered_store import LayeredStore
 

@@ -9,8 +9,8 @@ from kvstore.core.tiers.load_or_recompute import MOST_LOOK_SECONDS, PROBE_SECOND
 from kvstore.core.values.requests import Match, MatchOptions, Prefetched
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound
-from kvstore.service.page_io import load_call, load_source
-from kvstore.service.page_io.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
+from kvstore.service.page_io.loads import load_call, load_source
+from kvstore.service.page_io.loads.load_source import MOST_LOOKING, MOST_WAITING, RUN_PAGES
 from kvstore.service.page_io.slow_tier import TierKind
 from kvstore.storage.page_store import StoreState
 from stores.layered_store import LIMIT, LayeredStore

@@ -1,6 +1,6 @@
 """Places for calls that wait, and bytes for prefetches."""
 
-from kvstore.service.page_io.load_places import ByteBudget, HeldPlaces, Places
+from kvstore.service.page_io.loads.load_places import ByteBudget, HeldPlaces, Places
 
 
 def test_a_tenant_gets_at_most_half_beside_others() -> None:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from kvstore.assembly.tier_setup import open_slab
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.page_io.load_call import NO_PART
-from kvstore.service.page_io.load_source import MOST_WAITING
+from kvstore.service.page_io.loads.load_call import NO_PART
+from kvstore.service.page_io.loads.load_source import MOST_WAITING
 from kvstore.service.page_io.slow_tier import SlowTier, TierState
 from kvstore.storage.errors import SlabInUse
 from kvstore.storage.write_admission import SecondTouch
-from kvstore.tier_setup import open_slab
 from stores.disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from wire.own_logs import own_logs
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import structlog
 
+from kvstore.assembly.remote_setup import RemoteAccess, read_remote
 from kvstore.config.settings import Config
 from kvstore.core import QuotaTable
 from kvstore.kv_events.curve_keys import CurveKeys
 from kvstore.operator_files import UntrustedFile, read_private
-from kvstore.remote_setup import RemoteAccess, read_remote
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
 from kvstore.service.tenancy.credentials import Credentials

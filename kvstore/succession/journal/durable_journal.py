@@ -42,18 +42,18 @@ from kvstore.ring import (
     RingRecord,
     WrongMemory,
 )
-from kvstore.succession.ended_leases import LEASE_ENDED, EndedLeases
-from kvstore.succession.hold_table import HoldTable
-from kvstore.succession.journal_ahead import JournalAhead, payloads_of
-from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
-from kvstore.succession.live_records import (
+from kvstore.succession.journal.ended_leases import LEASE_ENDED, EndedLeases
+from kvstore.succession.journal.hold_table import HoldTable
+from kvstore.succession.journal.journal_ahead import JournalAhead, payloads_of
+from kvstore.succession.journal.journal_layout import MakeMemory, find_memories, make_memories
+from kvstore.succession.journal.live_records import (
     LiveRecords,
     Payload,
     end_of_reservation,
     split_pages,
 )
-from kvstore.succession.ring_rows import ROW, RingRows
-from kvstore.succession.store_row import (
+from kvstore.succession.journal.ring_rows import ROW, RingRows
+from kvstore.succession.journal.store_row import (
     JOURNAL_VERSION,
     STORE_KEY,
     StoreRow,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvstore.core.journal.records import RecordKind
-from kvstore.succession.live_records import Payload
+from kvstore.succession.journal.live_records import Payload
 
 LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
 # The bytes of a record in the ring beside its payload, at most.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.access_rules import Access, event_addresses, read_access
+from kvstore.assembly.access_rules import Access, event_addresses, read_access
 from kvstore.config.loading import load_config
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Identity

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final, TypeAlias
 
-from kvstore.succession.live_records import Payload
+from kvstore.succession.journal.live_records import Payload
 
 # Kinds of records, which are none of the core's.
 ROW, CLEARED = 128, 129

@@ -14,8 +14,8 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.tiers.disk_reads import DiskRead, Located, ReadPage
 from kvstore.core.tiers.read_slots import EvictionBound
 from kvstore.service.clock import MONOTONIC, Clock
-from kvstore.service.page_io.load_call import LoadProgress
-from kvstore.service.page_io.load_source import LONGEST_LOAD, RUN_PAGES, LoadSource
+from kvstore.service.page_io.loads.load_call import LoadProgress
+from kvstore.service.page_io.loads.load_source import LONGEST_LOAD, RUN_PAGES, LoadSource
 from kvstore.service.page_io.read_targets import ReadTarget, ReadTargets, wanted_pages
 from kvstore.storage.page_store import ReadAnswer
 

@@ -8,7 +8,7 @@ from time import time
 
 import structlog
 
-from kvstore.access_rules import Access, event_addresses
+from kvstore.assembly.access_rules import Access, event_addresses
 from kvstore.config.settings import Config
 from kvstore.kv_events.block_names import BlockNames
 from kvstore.kv_events.publisher import KvEventPublisher

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.assembly.remote_state import UnusableStateFolder, open_state_folder, tenant_keys
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
-from kvstore.remote_state import UnusableStateFolder, open_state_folder, tenant_keys
 
 pytestmark = pytest.mark.usefixtures("no_settings_around")
 REMOTE = ["--remote-url", "valkeys://cache", "--remote-key-file", "/key"]

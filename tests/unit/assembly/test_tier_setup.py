@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
-from kvstore import tier_setup
+from kvstore.assembly import tier_setup
+from kvstore.assembly.tier_setup import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
 from kvstore.config.loading import load_config
 from kvstore.service.page_io.slow_tier import TierState
 from kvstore.signals import Signals
 from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore.storage.host.host_memory import HostMemory
-from kvstore.tier_setup import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
 
 SLOT = 64 << 10
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.access_rules import Access
+from kvstore.assembly.access_rules import Access
+from kvstore.assembly.remote_setup import remote_tier
+from kvstore.assembly.remote_state import open_state_folder, tenant_keys
 from kvstore.config.settings import Config
 from kvstore.core.pool.tenant import TenantKeys, no_key
-from kvstore.remote_setup import remote_tier
-from kvstore.remote_state import open_state_folder, tenant_keys
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.signals import Signals

@@ -15,11 +15,11 @@ from kvstore.ring import (
     RingFollower,
     RingRecord,
 )
-from kvstore.succession.hold_rows import HoldsBeside
-from kvstore.succession.journal_layout import find_memories
-from kvstore.succession.live_records import Payload, end_of_reservation
-from kvstore.succession.ring_rows import ROW, RingRows
-from kvstore.succession.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, table_and_key
+from kvstore.succession.journal.hold_rows import HoldsBeside
+from kvstore.succession.journal.journal_layout import find_memories
+from kvstore.succession.journal.live_records import Payload, end_of_reservation
+from kvstore.succession.journal.ring_rows import ROW, RingRows
+from kvstore.succession.journal.store_row import JOURNAL_VERSION, STORE_KEY, StoreRow, table_and_key
 
 # Seconds between two looks how far the writer has cleaned, and looks that find the same.
 LOOK_SECONDS: Final = 0.01

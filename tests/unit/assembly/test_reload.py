@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.assembly.reload import Reloader, changes
 from kvstore.config.about import about
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
-from kvstore.reload import Reloader, changes
 from kvstore.service.store import KVStore
 from wire.own_logs import own_logs
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.assembly.succession_setup import carrier_of, settings_to_keep, succession_of
 from kvstore.config.loading import load_config
 from kvstore.holder.carrier import CarrierRefused
 from kvstore.holder.holder_client import HolderClient
 from kvstore.holder.systemd_store import SystemdStore
-from kvstore.succession_setup import carrier_of, settings_to_keep, succession_of
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("no_settings_around")

@@ -9,12 +9,12 @@ from kvstore.core.tiers.group_reads import GroupRead, LocatedGroups
 from kvstore.core.tiers.load_or_recompute import Wanted
 from kvstore.core.tiers.read_slots import CAREFUL_SHARE, EvictionBound
 from kvstore.core.values.layout import PageLayout
-from kvstore.service.page_io.group_load import GroupLoad
-from kvstore.service.page_io.load_call import LoadCall
-from kvstore.service.page_io.load_places import HeldPlaces
-from kvstore.service.page_io.load_source import LoadSource
-from kvstore.service.page_io.path_load import LoadParts, PathLoad
-from kvstore.service.page_io.path_search import Loads
+from kvstore.service.page_io.loads.group_load import GroupLoad
+from kvstore.service.page_io.loads.load_call import LoadCall
+from kvstore.service.page_io.loads.load_places import HeldPlaces
+from kvstore.service.page_io.loads.load_source import LoadSource
+from kvstore.service.page_io.loads.path_load import LoadParts, PathLoad
+from kvstore.service.page_io.loads.path_search import Loads
 from kvstore.service.serving_turn import let_others_serve
 
 

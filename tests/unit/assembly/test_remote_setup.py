@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import remote_setup, tier_setup
-from kvstore.access_rules import Access
+from kvstore.assembly import remote_setup, tier_setup
+from kvstore.assembly.access_rules import Access
+from kvstore.assembly.remote_setup import RemoteAccess, read_remote, remote_tier
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
 from kvstore.config.show import Exit, config_command
 from kvstore.remote.secret.sealing import PageSealer
-from kvstore.remote_setup import RemoteAccess, read_remote, remote_tier
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.page_io.slow_tier import TierKind

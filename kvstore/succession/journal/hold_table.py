@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from kvstore.core.journal.rows import HoldKey, HoldRow
 from kvstore.ring.errors import JournalDamaged
 from kvstore.ring.header import HEADER_BYTES, WORD_MASK, MemoryHeader, commit
-from kvstore.succession.hold_rows import (
+from kvstore.succession.journal.hold_rows import (
     BODY_AT,
     FIRST_WORD,
     FORM,

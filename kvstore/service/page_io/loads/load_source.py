@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvstore.core.index.path_hashes import PageName
 from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.service.clock import Clock
-from kvstore.service.page_io.load_places import Places
+from kvstore.service.page_io.loads.load_places import Places
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.serving_turn import let_others_serve
 from kvstore.storage.page_store import PageStore

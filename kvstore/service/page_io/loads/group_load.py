@@ -9,9 +9,9 @@ from threading import Lock
 
 from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.page_io.load_call import LoadProgress
-from kvstore.service.page_io.load_source import LoadSource
-from kvstore.service.page_io.path_load import LoadParts
+from kvstore.service.page_io.loads.load_call import LoadProgress
+from kvstore.service.page_io.loads.load_source import LoadSource
+from kvstore.service.page_io.loads.path_load import LoadParts
 from kvstore.service.page_io.read_targets import ReadTarget, wanted_pages
 from kvstore.storage.page_store import ReadAnswer
 
