@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NoReturn, Self, TypeAlias
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh64_intdigest
 
 from kvstore.ring.errors import (
     JournalDamaged,
@@ -57,7 +57,7 @@ class RecordRing:
     only grow, and are multiples of 16. A record is, in the machine's byte order::
 
         u64 commit    payload's length | place / 16 modulo 2**32 << 32, written last
-        u64 sum       xxh3-64 of the payload, seeded with the place and the ring's identity
+        u64 sum       xxh64 of the payload, seeded with the place and the ring's identity
         payload, then zero to 15 bytes without meaning
 
     A record does not cross a segment's end: padding fills the segment. The sum has the place in
@@ -221,7 +221,7 @@ class RecordRing:
         words = self._words
         self._memory[offset + 16 : offset + 16 + size] = payload
         word = offset >> 3
-        words[word + 1] = xxh3_64_intdigest(payload, self._salt + at)
+        words[word + 1] = xxh64_intdigest(payload, self._salt + at)
         words[word] = size | (at >> 4 & 0xFFFFFFFF) << 32
         self._head = self._control[HEAD_WORD] = at + step
         return at
@@ -350,7 +350,7 @@ class RecordRing:
         offset = at - self._base
         words = self._words
         self._memory[offset + 16 : offset + 16 + size] = payload
-        words[(offset >> 3) + 1] = xxh3_64_intdigest(payload, self._salt + at) ^ mask
+        words[(offset >> 3) + 1] = xxh64_intdigest(payload, self._salt + at) ^ mask
         words[offset >> 3] = size | (at >> 4 & 0xFFFFFFFF) << 32
         self._head = self._control[HEAD_WORD] = at + step
 

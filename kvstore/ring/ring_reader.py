@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh64_intdigest
 
 from kvstore.ring.errors import WrongMemory
 from kvstore.ring.header import WORD_MASK, MemoryHeader, read_header
@@ -92,7 +92,7 @@ class RingReader:
         payload: Content = self._readable[number][start : start + size]
         if copies:
             payload = bytes(payload)
-        found = xxh3_64_intdigest(payload, self._salt + at)
+        found = xxh64_intdigest(payload, self._salt + at)
         if digest not in (found, found ^ WORD_MASK):
             return None
         return ReadRecord(payload, found, at + step, digest != found, word)
@@ -120,7 +120,7 @@ class RingReader:
 
     def padding_sum(self, at: int) -> int:
         """Returns the sum of padding, which no record at that place has: places are even."""
-        return xxh3_64_intdigest(b"", self._salt + at + 1)
+        return xxh64_intdigest(b"", self._salt + at + 1)
 
 
 def check_sizes(segments: Sequence[memoryview]) -> None:

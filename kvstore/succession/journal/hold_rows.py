@@ -6,7 +6,7 @@ from operator import not_
 from struct import Struct
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh64_intdigest
 
 from kvstore.core.journal.rows import HoldKey, HoldRow
 from kvstore.ring.header import (
@@ -143,7 +143,7 @@ def body_of(memory: memoryview, row: int) -> memoryview:
 
 def sum_of(body: bytes | memoryview, salt: int, row: int) -> int:
     """Returns the state of a live row."""
-    return xxh3_64_intdigest(body, salt + start_of(row)) | LIVE
+    return xxh64_intdigest(body, salt + start_of(row)) | LIVE
 
 
 def key_of(body: memoryview) -> HoldKey:

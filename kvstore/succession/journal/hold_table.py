@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Iterator
 from itertools import filterfalse
 from typing import Final, Self
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh64_intdigest
 
 from kvstore.core.journal.rows import HoldKey, HoldRow
 from kvstore.ring.errors import JournalDamaged
@@ -149,7 +149,7 @@ class HoldTable:
         # A tombstone ends before its fields change.
         self._words[word] = 0
         self._memory[start + 8 : start + 64] = body
-        self._words[word] = xxh3_64_intdigest(body, self._salt + start) | 1
+        self._words[word] = xxh64_intdigest(body, self._salt + start) | 1
         self._row_of[key] = number
         return True
 

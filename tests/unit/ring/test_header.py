@@ -9,7 +9,7 @@ from kvstore.ring import (
     RecordRing,
     WrongMemory,
 )
-from kvstore.ring.header import MemoryHeader, commit, read_header
+from kvstore.ring.header import FORMAT_VERSION, MemoryHeader, commit, read_header
 from kvstore.succession.journal.hold_table import HoldTable
 
 IDENTITY = b"sixteen random b"
@@ -65,8 +65,8 @@ def test_a_memory_without_a_header_is_refused() -> None:
 def test_another_version_is_refused(kind: str, memory: memoryview) -> None:
     """The version comes before all else, since the rest may be another then."""
     create(kind, memory)
-    memory.cast("Q")[1] = 2
-    with pytest.raises(OtherVersion, match="format 2, and this program writes 1"):
+    memory.cast("Q")[1] = FORMAT_VERSION + 1
+    with pytest.raises(OtherVersion, match=f"format {FORMAT_VERSION + 1}, and this program"):
         opened(kind, memory)
 
 
