@@ -1,10 +1,12 @@
 """The cleaning of a store's journal beside its calls."""
 
+from collections.abc import Callable
 from threading import Event, Lock
 from time import sleep
 
 from kvstore import background
 from kvstore.service.clock import Clock
+from kvstore.succession.journal.durable_journal import DurableJournal
 from kvstore.succession.store_succession import Succession
 
 # Seconds that all of it may take once ``begin`` asked. The next server waits for two seconds, and
@@ -29,13 +31,12 @@ class JournalCleaning:
 
     def step(self) -> None:
         """Makes room, as far as that is worth it, and cleans all that ``begin`` asked for."""
-        journal = self._succession.journal
-        more = journal is not None
-        while more and journal is not None:
-            with self._mutex:
-                in_time = self._clock() < self._until
-                more = (in_time and journal.clean_before(self._end)) or journal.clean()
-            sleep(background.PAUSE)
+
+        def clean(journal: DurableJournal) -> bool:
+            in_time = self._clock() < self._until
+            return (in_time and journal.clean_before(self._end)) or journal.clean()
+
+        self._repeat(clean)
 
     def begin(self) -> None:
         """Asks ``step`` to clean all that is written by now, as far as that takes a moment.
@@ -56,8 +57,13 @@ class JournalCleaning:
         """
         journal, until = self._succession.journal, self._clock() + patience
         end = 0 if journal is None else journal.end
+        self._repeat(lambda journal: self._clock() < until and journal.clean_before(end))
+
+    def _repeat(self, clean: Callable[[DurableJournal], bool]) -> None:
+        """Calls ``clean`` with the journal, under the mutex, until it returns False."""
+        journal = self._succession.journal
         more = journal is not None
-        while more and journal is not None and self._clock() < until:
+        while more and journal is not None:
             with self._mutex:
-                more = journal.clean_before(end)
+                more = clean(journal)
             sleep(background.PAUSE)

@@ -86,7 +86,7 @@ def slots_in(tiers: Tiers, at: Position, start: int = 0) -> Slots:
 
 def nearest(at: Position) -> Tiers:
     """Returns, for each page of a path, the lowest tier that has a copy."""
-    if namespace_of(at.node).lower_arena is None:
+    if namespace_of(at.node).lower_arena is None or _is_in_first(at):
         return None
     return _runs(at, (pair for node, pages in _path(at) for pair in _by_count(node, pages)))[1]
 
@@ -121,10 +121,23 @@ def _path(at: Position) -> list[tuple[Node, int]]:
     return [(each.node, each.pages) for each in reversed(path)]
 
 
+def _is_in_first(at: Position) -> bool:
+    """Returns whether all pages of a path have a copy in tier 1, as those of most matches have."""
+    node, pages = at
+    while pages <= node.copy_count:
+        above = node.parent
+        if above is None:
+            return True
+        node, pages = above, len(above.slots)
+    return False
+
+
 def _by_count(node: Node, pages: int) -> Iterator[tuple[int, int]]:
     first = min(node.copy_count, pages)
-    yield first, FIRST
-    yield pages - first, LOWER
+    if first:
+        yield first, FIRST
+    if first < pages:
+        yield pages - first, LOWER
 
 
 def _runs(at: Position, pairs: Iterator[tuple[int, int]]) -> tuple[Position, Tiers]:
