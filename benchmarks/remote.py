@@ -1,8 +1,8 @@
 """A remote tier over Valkey: its speed beside bytes alone and LMCache, and what it costs calls.
 
 Every way moves the same pages to one server and back, in turns. The second part measures calls on
-lanes beside a store that reads sealed pages from an engine all the time, and beside another
-store's traffic, which shares the processor with the calls and nothing else.
+lanes beside a store that moves sealed pages all the time. It also measures them beside another
+store's traffic, which shares no interpreter with the calls.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The first 128 bytes of each piece of the journal's memory.
 
-All sums in such memory are xxh64. xxh3 is faster by itself, but not for the verbs that write: its
-vector instructions slow all that the core does for milliseconds (decision 47).
+All sums in such memory are xxh64. xxh3 is faster by itself, but slows what the core does after it
+on some processors (decision 47).
 """
 
 import struct

@@ -1,6 +1,7 @@
 """The cleaning of a store's journal beside its calls."""
 
 from collections.abc import Callable
+from math import inf
 from threading import Event, Lock
 from time import sleep
 
@@ -57,13 +58,13 @@ class JournalCleaning:
         """
         journal, until = self._succession.journal, self._clock() + patience
         end = 0 if journal is None else journal.end
-        self._repeat(lambda journal: self._clock() < until and journal.clean_before(end))
+        self._repeat(lambda journal: journal.clean_before(end), until)
 
-    def _repeat(self, clean: Callable[[DurableJournal], bool]) -> None:
-        """Calls ``clean`` with the journal, under the mutex, until it returns False."""
+    def _repeat(self, clean: Callable[[DurableJournal], bool], until: float = inf) -> None:
+        """Calls ``clean`` with the journal, under the mutex, until it returns False, or a time."""
         journal = self._succession.journal
         more = journal is not None
-        while more and journal is not None:
+        while more and journal is not None and self._clock() < until:
             with self._mutex:
                 more = clean(journal)
             sleep(background.PAUSE)

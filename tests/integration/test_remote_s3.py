@@ -58,7 +58,7 @@ def put(engine: RemoteEngine, names: list[bytes]) -> None:
 
 
 def test_hosts_that_create_a_control_value_at_once_read_the_same_one(server: SeaweedServer) -> None:
-    """Two may both be told that they created it: under load this server let two conditions pass."""
+    """Two may both get True, since this server once let two conditions pass."""
     (name,) = fresh_names(1)
     engines = [server.engine() for _ in range(4)]
 

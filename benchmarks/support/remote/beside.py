@@ -1,7 +1,7 @@
 """Calls on lanes beside a store's sealed traffic, beside another store's, and without any.
 
-They take turns on one store. The other store's traffic shares the two processors with the calls,
-but no interpreter's lock. What it costs them is what no store could avoid.
+They take turns on one store. The other store's traffic shares the processors, the memory and the
+engine with the calls, but no interpreter's lock.
 """
 
 from collections.abc import Sequence

@@ -121,7 +121,8 @@ def _move(
         due = moved / bytes_per_second
         if passed < due:
             time.sleep(due - passed)
-        turn = f"t{next(turns)}"
+        # Another store on the engine must not have these pages, since they would not be sent.
+        turn = f"{os.getpid()} {next(turns)}"
         written = way.try_to_write(turn, source.pages)
         came = way.try_to_read(turn, target.pages)
         moved += (written + came) * PAGE_BYTES

@@ -122,7 +122,7 @@ def _path(at: Position) -> list[tuple[Node, int]]:
 
 
 def _is_in_first(at: Position) -> bool:
-    """Returns whether all pages of a path have a copy in tier 1, as those of most matches have."""
+    """Returns whether all pages of a path have a copy in tier 1. Those of most matches have."""
     node, pages = at
     while pages <= node.copy_count:
         above = node.parent

@@ -92,10 +92,10 @@ JOURNAL_MUTANTS = [
         "self.next_id",
         "1 << 60",
     ),
-    # As if pages named their parents by digests: a page that was computed anew takes what was
-    # removed for its own, whatever came first.
+    # Ids say what came first. Parents named by digests would not: a removed page would be there,
+    # and what is below it, in place of the one that was computed anew.
     Mutant(
-        "pages-are-known-by-their-tokens-instead-of-by-ids",
+        "pages-are-replayed-without-the-order-of-ids",
         "kvstore.core.recovery.tree",
         "TreeRecovery.build",
         "steps.sort(key=itemgetter(0, 1))",

@@ -14,7 +14,7 @@ import pytest
 from kvstore.remote.engine import RemoteEngine
 from kvstore.remote.engine_url import open_engine
 from remote.server_process import ServerProcess
-from remote.valkey_server import free_ports
+from support.loopback import free_ports
 
 BUCKET = "pages"
 ACCESS_KEY = "kvstore"

@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from kvstore.remote.valkey.address import EngineAddress
 from kvstore.remote.valkey.commands import ACL_RULES
 from kvstore.remote.valkey.valkey_engine import ValkeyEngine
 from remote.server_process import ServerProcess
+from support.loopback import free_ports
 
 OWN_REDIS = Path(__file__).parents[3] / ".tools" / "redis-server"
 PASSWORD = "a-password-of-tests"  # noqa: S105  # of a server that only this test reaches
@@ -128,16 +129,6 @@ def free_port() -> int:
     """Returns a port of loopback that nobody listens on."""
     (port,) = free_ports(1)
     return port
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that nobody listens on, each another one."""
-    with ExitStack() as probes:
-        # All are bound before the first is free again: the kernel may give that one twice.
-        bound = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for each in bound:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in bound]
 
 
 @contextmanager
