@@ -457,6 +457,10 @@ class DescriptorHolder:
             Verb.END: self._end,
         }
 
+    def wake_by(self, descriptor: int) -> None:
+        """Ends each wait of ``serve`` once a descriptor can be read, which nobody then reads."""
+        self._poll.register(descriptor, select.POLLIN)
+
     def serve(self) -> None:
         """Serves until END, or until nobody has owned for the grace."""
         while not self._ended:
@@ -869,6 +873,11 @@ def run(options: argparse.Namespace) -> None:
     holder = DescriptorHolder(
         listen(options.folder), grace_seconds=options.holder_grace, most_descriptors=most
     )
+    # A signal that comes right before a wait does not interrupt it, and its handler would run after
+    # the wait.
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    holder.wake_by(woken)
     say(f"serves {options.folder} for uid {os.geteuid()}, with up to {most} descriptors")
     if options.background:
         os.write(options.background, b"1")

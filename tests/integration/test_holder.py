@@ -34,6 +34,15 @@ from processes.worker_process import WorkerProcess
 
 NAMES = [f"extent-{number}.data" for number in range(300)]
 STRANGER = 54321
+# A holder that waits in its main thread, while another thread is the one that gets SIGTERM. So its
+# wait is not interrupted, as when the signal comes right before the wait.
+UNINTERRUPTED = """
+import signal, sys, threading
+from kvstore.holder import holder_process
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+sys.exit(holder_process.main(sys.argv[1:]))
+"""
 # The worker starts a holder if none is there.
 STARTS = True
 
@@ -608,6 +617,19 @@ def test_it_ends_as_the_owner_says(holder: HolderFolder) -> None:
         assert client.behind == 0
     assert holder.wait_exit() == 0
     assert not holder.socket.exists()
+
+
+def test_sigterm_right_before_a_wait_ends_it(tmp_path: Path) -> None:
+    """The signal ends the next wait too, although it does not interrupt it."""
+    command = [sys.executable, "-c", UNINTERRUPTED, str(tmp_path / "holder")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as holder:
+        assert holder.stderr is not None
+        assert "serves" in holder.stderr.readline()
+        holder.terminate()
+        try:
+            assert holder.wait(LIMIT) == 0
+        finally:
+            holder.kill()
 
 
 def test_it_ends_after_the_grace_without_an_owner(tmp_path: Path) -> None:
