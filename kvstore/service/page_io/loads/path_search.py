@@ -40,19 +40,13 @@ class PathSearch:
         Waits as the call's terms allow. Returns True if it waited for the load of another call,
         which brought all of its pages that the path has, or is over. Raises the errors of a match.
         """
-        parts = self._parts
-        with parts.mutex:
-            located = self._locate(call)
-            namespace = parts.cache.namespaces[call.namespace_id]
-            joined = self._joined(namespace, located)
-        call.page_tokens = namespace.layout.page_tokens
-        call.stand_at(located.end, self._shared)
+        located, layout, joined = self._locate(call)
         if not located.page_count:
             return False
         with self._places(call) as held:
             load, is_joined = joined, True
             if load is None:
-                load, is_joined = self._begin(call, located, namespace.layout, held)
+                load, is_joined = self._begin(call, located, layout, held)
             if load is None or not held.take(load.next_source().waiting):
                 return False
             end = load.shared_end(located) if is_joined else inf
@@ -68,17 +62,11 @@ class PathSearch:
 
     def prefetch(self, call: LoadCall) -> None:
         """Begins to load pages of a call's path. Raises the errors of a match."""
-        parts = self._parts
-        with parts.mutex:
-            located = self._locate(call)
-            namespace = parts.cache.namespaces[call.namespace_id]
-            joined = self._joined(namespace, located)
-        call.page_tokens = namespace.layout.page_tokens
-        call.stand_at(located.end, self._shared)
+        located, layout, joined = self._locate(call)
         load = joined
         if load is None and located.page_count:
             with self._places(call) as held:
-                load, _ = self._begin(call, located, namespace.layout, held)
+                load, _ = self._begin(call, located, layout, held)
         if load is not None:
             end = located.end + located.page_count
             call.loading_end = min(load.read.sources[-1].end, end)
@@ -90,9 +78,19 @@ class PathSearch:
         is_alone = len(self._parts.cache.table.tenants) <= 1
         return HeldPlaces(call.tenant, is_alone=is_alone)
 
-    def _locate(self, call: LoadCall) -> Located:
-        asked = call.caller, call.namespace_id, call.sequence
-        return self._parts.cache.locate(*asked, call.options)
+    def _locate(self, call: LoadCall) -> tuple[Located, PageLayout, PathLoad | None]:
+        """Returns what could be loaded, its layout, and the load under way of its first page.
+
+        Notes in the call where its cached pages end. Raises the errors of a match.
+        """
+        parts, asked = self._parts, (call.caller, call.namespace_id, call.sequence)
+        with parts.mutex:
+            located = parts.cache.locate(*asked, call.options)
+            namespace = parts.cache.namespaces[call.namespace_id]
+            joined = self._joined(namespace, located)
+        call.page_tokens = namespace.layout.page_tokens
+        call.stand_at(located.end, self._shared)
+        return located, namespace.layout, joined
 
     def _joined(self, namespace: Namespace, located: Located) -> PathLoad | None:
         """Returns the load under way of the first page that is not cached, if there is one."""
