@@ -39,7 +39,11 @@ def kinds(chosen: random.Random) -> Iterator[str]:
 
 
 class Strikes:
-    """A thread that strikes until ``end``, about every ``gap`` seconds."""
+    """A thread that strikes until ``end``: each kind once, about every ``gap`` seconds.
+
+    Then it strikes about every ``LONGEST_GAP`` seconds: what hosts share needs an engine that
+    answers in between.
+    """
 
     def __init__(self, rig: EngineRig, tally: Tally, *, seed: int, gap: float) -> None:
         self._rig = rig
@@ -76,7 +80,9 @@ class Strikes:
     def _run(self) -> None:
         try:
             due = time.monotonic()
-            for kind in kinds(self._chosen):
+            for number, kind in enumerate(kinds(self._chosen)):
+                if number == len(KINDS) and self._gap < LONGEST_GAP:
+                    self._gap, due = LONGEST_GAP, time.monotonic()
                 due += self._gap * self._chosen.uniform(0.5, 1.5)
                 if self._ending.wait(max(due - time.monotonic(), 0.0)):
                     return
