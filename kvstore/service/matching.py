@@ -34,6 +34,7 @@ from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart
+from kvstore.service.page_io.loads.path_search import Place
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.serving_turn import let_others_serve
@@ -84,6 +85,23 @@ class _Reading(NamedTuple):
     read_count: int
 
 
+class _Asked(NamedTuple):
+    """What a call matches."""
+
+    caller: Caller
+    namespace_id: bytes
+    sequence: Sequence
+    options: MatchOptions
+
+
+class _Answer(NamedTuple):
+    """A match, the slots for the rest, and the pages to read before the answer, if any."""
+
+    match: Match
+    grant: Grant | None
+    checks: Inspection | None
+
+
 class Matching:
     """Answers matches and acquires. Thread-safe. Raises what the core's methods raise.
 
@@ -129,26 +147,14 @@ class Matching:
         seconds to the call's deadline. Pages that are found corrupt leave the index and are
         not answered. Raises StoreDraining, besides the errors of the core.
         """
-        if self._leases.draining:
-            raise StoreDraining
-        state, part = self._cache.state, NO_PART
-        has_lower = state.disk is not None or state.wanted is not None
-        if has_lower:
-            part = self._bring(caller, namespace_id, sequence, options, remaining)
-        while True:
-            with self._mutex:
-                match, checks = self._cache.match_with_checks(
-                    caller,
-                    namespace_id,
-                    sequence,
-                    options,
-                    self._clock(),
-                    self._sampler.pick if self._sampler.rate else None,
-                )
-                if has_lower:
-                    self._note_use(namespace_id)
-            if checks is None or self._settle(checks, self._read(checks)):
-                return self._with_tier_3(match, part, options) if part.end else match
+        asked = _Asked(caller, namespace_id, sequence, options)
+
+        def find() -> _Answer:
+            pick = self._sampler.pick if self._sampler.rate else None
+            match, checks = self._cache.match_with_checks(*asked, self._clock(), pick)
+            return _Answer(match, None, checks)
+
+        return self._answer(asked, remaining, find)[0]
 
     def acquire(
         self,
@@ -169,39 +175,30 @@ class Matching:
         the sequence; the answer reports it. Raises StoreDraining, besides the errors of the
         core.
         """
-        if self._leases.draining:
-            raise StoreDraining
-        state, part = self._cache.state, NO_PART
-        has_lower = state.disk is not None or state.wanted is not None
-        if has_lower:
-            part = self._bring(caller, namespace_id, sequence, options, remaining)
-        while True:
-            with self._mutex:
-                match, grant, checks = self._cache.acquire_with_checks(
-                    caller,
-                    namespace_id,
-                    sequence,
-                    options,
-                    reservation_id=reservation_id,
-                    total_page_count=total_page_count,
-                    now=self._clock(),
-                    pick=self._sampler.pick if self._sampler.rate else None,
-                    yield_idle=yield_idle,
-                )
-                lacking = 0
-                if grant is None and (yield_idle is None or match.in_flight is None):
-                    lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
-                if lacking:
-                    # What it matched stays, whatever is evicted for the rest.
-                    kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
-                    self._note(namespace_id, lacking, kept)
-                elif grant is not None and grant.runs:
-                    # A whole hit takes no slot, and lacks none.
-                    self._note(namespace_id)
-                if has_lower:
-                    self._note_use(namespace_id)
-            if checks is None or self._settle(checks, self._read(checks)):
-                return self._with_tier_3(match, part, options) if part.end else match, grant
+        asked = _Asked(caller, namespace_id, sequence, options)
+
+        def find() -> _Answer:
+            match, grant, checks = self._cache.acquire_with_checks(
+                *asked,
+                reservation_id=reservation_id,
+                total_page_count=total_page_count,
+                now=self._clock(),
+                pick=self._sampler.pick if self._sampler.rate else None,
+                yield_idle=yield_idle,
+            )
+            lacking = 0
+            if grant is None and (yield_idle is None or match.in_flight is None):
+                lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
+            if lacking:
+                # What it matched stays, whatever is evicted for the rest.
+                kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
+                self._note(namespace_id, lacking, kept)
+            elif grant is not None and grant.runs:
+                # A whole hit takes no slot, and lacks none.
+                self._note(namespace_id)
+            return _Answer(match, grant, checks)
+
+        return self._answer(asked, remaining, find)
 
     def prefetch(
         self,
@@ -231,36 +228,60 @@ class Matching:
             remote_loaded_token_count=part.shared_loaded(matched),
         )
 
-    def _bring(
-        self,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        options: MatchOptions,
-        remaining: float | None,
-    ) -> DiskPart:
+    def _answer(
+        self, asked: _Asked, remaining: float | None, find: Callable[[], _Answer]
+    ) -> tuple[Match, Grant | None]:
+        """Brings pages nearer and returns what ``find`` finds, called under the mutex.
+
+        Most calls lack nothing that a lower tier has, and take the mutex once.
+        """
+        self._leases.require_open()
+        answer, part = None, NO_PART
+        promotes = self._cache.state.tier_policy.promote
+        if promotes or self._cache.state.disk is not None:
+            with self._mutex:
+                place = self._tier3.loader.locate(*asked)
+                if place is None and not promotes:
+                    answer = self._found(asked, find)
+            if answer is None:
+                part = self._bring(asked, remaining, place)
+        while True:
+            if answer is None:
+                with self._mutex:
+                    answer = self._found(asked, find)
+            match, grant, checks = answer
+            if checks is None or self._settle(checks, self._read(checks)):
+                return self._with_tier_3(match, part, asked.options) if part.end else match, grant
+            answer = None
+
+    def _found(self, asked: _Asked, find: Callable[[], _Answer]) -> _Answer:
+        """Returns what ``find`` finds. Under the mutex."""
+        answer = find()
+        if self._cache.state.disk is not None or self._cache.state.wanted is not None:
+            self._note_use(asked.namespace_id)
+        return answer
+
+    def _bring(self, asked: _Asked, remaining: float | None, place: Place | None) -> DiskPart:
         """Brings pages of lower tiers nearer; returns the tokens that only tier 3 had.
 
-        Raises StoreDraining if the device failed for good meanwhile.
+        ``place`` is that of the pages to load from tier 3, if there are any. Raises StoreDraining
+        if the device failed for good meanwhile.
         """
         part = NO_PART
-        if self._cache.state.disk is not None:
-            part = self._tier3.loader.load(caller, namespace_id, sequence, options, remaining)
+        if place is not None:
+            part = self._tier3.loader.load(*asked, remaining, place)
         if self._cache.state.tier_policy.promote:
-            self._promote(caller, namespace_id, sequence, options)
+            self._promote(asked)
         self._leases.require_open()
         return part
 
-    def _promote(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
-    ) -> None:
+    def _promote(self, asked: _Asked) -> None:
         """Copies to tier 1 what a match would find in tier 2 alone.
 
         Plans it in several steps, so that other calls get in between. The moves of all steps are
         under way before the first is finished, so no step takes the room of an earlier one.
         """
         moves: list[Move] = []
-        asked = caller, namespace_id, sequence, options
         # An error of the call is the match's to raise: a repeated call has its answer.
         with suppress(KVStoreError):
             while planned := self._plan_promotion(asked):
@@ -269,7 +290,7 @@ class Matching:
             let_others_serve()
         self._mover.carry_out(moves)
 
-    def _plan_promotion(self, asked: tuple[Caller, bytes, Sequence, MatchOptions]) -> list[Move]:
+    def _plan_promotion(self, asked: _Asked) -> list[Move]:
         with self._mutex:
             return self._cache.plan_promotion(*asked, BATCH_PAGES)
 

@@ -29,6 +29,9 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import cached_end, matchable_pages
 
+# Of no page.
+NO_HASHES = PathHashes(0, b"", b"", 1)
+
 
 class ReadPage(NamedTuple):
     """A page to read into a slot, from page store ``number``.
@@ -194,7 +197,9 @@ class DiskReads:
         if options is not None and lease is not None:
             lease.require_pins_alive(options)
             count = 0 if options.pin_id in lease.pins else count
-        wanted = sequence.tokens[max(begin, 0) : max(begin, 0) + max(count, 0) * width]
+        if count <= 0:
+            return Located(namespace.digest, at.depth, 0, NO_HASHES)
+        wanted = sequence.tokens[begin : begin + count * width]
         count = path_bytes(wanted, width) // width
         digests = hashes_to(at, wanted[: count * width])
         return Located(namespace.digest, at.depth, count, digests)

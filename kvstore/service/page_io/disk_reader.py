@@ -13,10 +13,10 @@ from kvstore.core.pool.arena import Arena
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.loads.group_search import GroupSearch
-from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart, LoadCall, LoadTerms
+from kvstore.service.page_io.loads.load_call import DiskPart, LoadCall, LoadTerms
 from kvstore.service.page_io.loads.load_source import LoadSource, LoadUse
 from kvstore.service.page_io.loads.path_load import LoadParts
-from kvstore.service.page_io.loads.path_search import Loads, PathSearch
+from kvstore.service.page_io.loads.path_search import Loads, PathSearch, Place
 from kvstore.service.page_io.read_targets import ReadTargets
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.memory_tiers import Tiers
@@ -63,6 +63,20 @@ class Loader:
         with self._parts.mutex:
             cache.recent_uses.note(self._parts.clock(), cache.state.use_count)
 
+    def locate(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
+    ) -> Place | None:
+        """Returns the place of the pages that ``load`` would look for; None if there are none.
+
+        Called under the store's mutex. Errors in the call are left to the match.
+        """
+        if not self._may_have_any():
+            return None
+        with suppress(KVStoreError):
+            place = self._paths.locate(caller, namespace_id, sequence, options)
+            return place if place.located.page_count or options.groups else None
+        return None
+
     def load(
         self,
         caller: Caller,
@@ -70,24 +84,24 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
+        place: Place | None = None,
     ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, as far as that is worth it.
 
-        Returns the tokens that it has beyond the index, loaded or not. A call with ``remaining``
-        seconds to its deadline waits for most of them, and for a quarter of them for page stores
-        that hosts share; a longer load finishes without it. Errors in the call are left to the
-        match, which may have been answered before.
+        Returns the tokens that it has beyond the index, loaded or not. ``place`` is what ``locate``
+        returned. A call with ``remaining`` seconds to its deadline waits for most of them, and for
+        a quarter of them for page stores that hosts share; a longer load finishes without it.
+        Errors in the call are left to the match, which may have been answered before.
 
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
-        if not self._may_have_any():
-            return NO_PART
         terms = LoadTerms.of(remaining, self._parts.clock())
         call = LoadCall(caller, namespace_id, sequence, options, terms)
         # The errors of one step leave what the step before it found.
         with suppress(KVStoreError):
-            _repeat(self._paths.bring, call)
+            if self._paths.bring(call, place):
+                _repeat(self._paths.bring, call)
             if options.groups:
                 _repeat(self._groups.bring, call)
         return call.part()

@@ -4,8 +4,10 @@ Each page store is asked for the pages after those of the one before it, which a
 """
 
 from math import inf
+from typing import NamedTuple
 
 from kvstore import tracing
+from kvstore.core import Caller, Identity, MatchOptions, Sequence
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.tiers.disk_reads import DiskRead, Located
 from kvstore.core.tiers.disk_writes import UNBOUNDED
@@ -24,6 +26,14 @@ from kvstore.service.serving_turn import let_others_serve
 Loads = dict[DiskRead | GroupRead, PathLoad | GroupLoad]
 
 
+class Place(NamedTuple):
+    """The pages of a path that could be loaded, and the load under way of the first, if any."""
+
+    located: Located
+    layout: PageLayout
+    joined: PathLoad | None
+
+
 class PathSearch:
     """Finds pages of paths, and begins loads of them. Thread-safe."""
 
@@ -34,13 +44,30 @@ class PathSearch:
         self._last = max(parts.sources, default=0)
         self._prefetches = ByteBudget(parts.cache.limits.max_prefetch_bytes)
 
-    def bring(self, call: LoadCall) -> bool:
+    def locate(
+        self,
+        caller: Caller | Identity,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions | None,
+    ) -> Place:
+        """Returns the place of a sequence's pages. Under the store's mutex.
+
+        Raises the errors of a match.
+        """
+        cache = self._parts.cache
+        located = cache.locate(caller, namespace_id, sequence, options)
+        namespace = cache.namespaces[namespace_id]
+        return Place(located, namespace.layout, self._joined(namespace, located))
+
+    def bring(self, call: LoadCall, place: Place | None = None) -> bool:
         """Loads the pages of a call's path that tier 3 has, as far as that is worth it.
 
-        Waits as the call's terms allow. Returns True if it waited for the load of another call,
-        which brought all of its pages that the path has, or is over. Raises the errors of a match.
+        Locates them unless it gets their ``place``. Waits as the call's terms allow. Returns True
+        if it waited for the load of another call, which brought all of its pages that the path has,
+        or is over. Raises the errors of a match.
         """
-        located, layout, joined = self._locate(call)
+        located, layout, joined = self._place_of(call, place)
         if not located.page_count:
             return False
         with self._places(call) as held:
@@ -62,7 +89,7 @@ class PathSearch:
 
     def prefetch(self, call: LoadCall) -> None:
         """Begins to load pages of a call's path. Raises the errors of a match."""
-        located, layout, joined = self._locate(call)
+        located, layout, joined = self._place_of(call)
         load = joined
         if load is None and located.page_count:
             with self._places(call) as held:
@@ -78,19 +105,14 @@ class PathSearch:
         is_alone = len(self._parts.cache.table.tenants) <= 1
         return HeldPlaces(call.tenant, is_alone=is_alone)
 
-    def _locate(self, call: LoadCall) -> tuple[Located, PageLayout, PathLoad | None]:
-        """Returns what could be loaded, its layout, and the load under way of its first page.
-
-        Notes in the call where its cached pages end. Raises the errors of a match.
-        """
-        parts, asked = self._parts, (call.caller, call.namespace_id, call.sequence)
-        with parts.mutex:
-            located = parts.cache.locate(*asked, call.options)
-            namespace = parts.cache.namespaces[call.namespace_id]
-            joined = self._joined(namespace, located)
-        call.page_tokens = namespace.layout.page_tokens
-        call.stand_at(located.end, self._shared)
-        return located, namespace.layout, joined
+    def _place_of(self, call: LoadCall, place: Place | None = None) -> Place:
+        """Locates a call's pages unless their place is known, and notes where cached pages end."""
+        if place is None:
+            with self._parts.mutex:
+                place = self.locate(call.caller, call.namespace_id, call.sequence, call.options)
+        call.page_tokens = place.layout.page_tokens
+        call.stand_at(place.located.end, self._shared)
+        return place
 
     def _joined(self, namespace: Namespace, located: Located) -> PathLoad | None:
         """Returns the load under way of the first page that is not cached, if there is one."""

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -357,13 +358,14 @@ def test_an_operation_after_the_deadline_does_not_begin(
 
 def test_a_step_does_not_wait_for_a_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader may begin a load for a match in a step, and has no time to wait for it."""
-    # Without tier 3 nobody is asked.
+    # Without tier 3, or without pages to load, nobody is asked.
     monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
+    monkeypatch.setattr(server.store.tier3.loader, "locate", Mock())
     worker = server.worker()
     space = worker.open_namespace()
     heard: list[float] = []
     monkeypatch.setattr(
-        server.store.tier3.loader, "load", lambda *asked: heard.append(asked[-1]) or DiskPart(0, 12)
+        server.store.tier3.loader, "load", lambda *asked: heard.append(asked[4]) or DiskPart(0, 12)
     )
     results = run(worker, space, [match(1), acquire(3, 4)])
     assert heard == [0.0, 0.0]
