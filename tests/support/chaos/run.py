@@ -36,7 +36,7 @@ HOSTS_GAP = 8.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
 CALM_LIMIT, END_LIMIT = 90.0, 60.0
 # Seconds that a run may take longer until everything has happened.
-LONGEST_WAIT = 120.0
+LONGEST_WAIT = 180.0
 # What happens by faults of servers and of workers alone.
 OF_SERVERS = ("killed_servers", "stopped_servers", "clock_jumps")
 OF_WORKERS = ("killed_workers", "stopped_workers", "quarantined", "network_cuts")
