@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.errors import PoolExhausted
 from kvstore.service.page_io.slow_tier import SlowTier
@@ -157,8 +156,7 @@ class Host:
 
     def check(self) -> None:
         """Checks the core, which threads of the page stores change too."""
-        with self.world.store._mutex:
-            Invariants(self.world.cache).check()
+        self.world.check()
 
     def stop(self) -> None:
         """Ends the store, as a server does."""

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.page_hash import DIGEST_BYTES, page_digests
 from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
@@ -262,8 +261,7 @@ class TierMachine(RuleBasedStateMachine):
     def invariants_hold(self) -> None:
         """The core is whole."""
         self.grow()
-        with self.world.store._mutex:
-            Invariants(self.world.cache).check()
+        self.world.check()
 
     def kept(self) -> list[PageKey]:
         """Returns the pages that the core believes to be in the page store."""
@@ -292,8 +290,7 @@ class TierMachine(RuleBasedStateMachine):
         # A prefetch waits for no load.
         assert wait_until(lambda: not cache.disk_reads, LIMIT)
         assert all(each.counts[SlotState.MOVING] == 0 for each in cache.arenas.values())
-        with self.world.store._mutex:
-            Invariants(cache).check()
+        self.world.check()
         for path in sorted(self.may_be_found):
             self.match(path)
 

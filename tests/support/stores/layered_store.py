@@ -8,7 +8,6 @@ from typing import Any
 from page_stores.memory_page_store import FACTS, MemoryPageStore
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Match, MatchOptions, ReservationRequest
 from kvstore.core.values.requests import Sequence as Tokens
@@ -137,7 +136,7 @@ class LayeredStore:
         """Ends all; nothing is under way by then."""
         self.far.stop()
         cache = self.world.cache
-        Invariants(cache).check()
+        self.world.check()
         assert not cache.disk_reads
         assert not cache.group_reads
         self.world.close()
@@ -211,7 +210,7 @@ class LayeredStore:
         for page, slot in enumerate(slots):
             assert self.world.arenas.read(slot) == self.content(page, number), "a wrong page"
         self.store.release(self.caller, [pin_id])
-        Invariants(self.world.cache).check()
+        self.world.check()
         return found
 
     def page_count(self, match: Match) -> int:

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, QuotaTable
@@ -67,6 +68,11 @@ class World:
         self.arenas.close()
         if self.lower is not None:
             self.lower.close()
+
+    def check(self) -> None:
+        """Checks the core, which other threads may be changing: under the store's mutex."""
+        with self.store._mutex:
+            Invariants(self.cache).check()
 
     def caller(self, *, tenant: str = "uid-1", epoch: int | None = EPOCH) -> Caller:
         """Returns a caller with a lease id of its own, granted nothing yet."""

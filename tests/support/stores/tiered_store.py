@@ -2,7 +2,6 @@
 
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, Match, MatchOptions, Sequence
 from kvstore.storage.arenas import Arenas
@@ -64,7 +63,7 @@ class Tiered:
         for growth in self.world.store.growths:
             growth.step()
         self.world.map_extents(self.caller)
-        Invariants(self.world.cache).check()
+        self.world.check()
 
     def match(self, number: int) -> Match:
         """Matches a sequence, compare its bytes, and releases it."""

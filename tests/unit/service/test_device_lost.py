@@ -8,7 +8,6 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from device.card import EVERY_CALL, Card, ServerCuda
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Caller, Identity, Match, MatchOptions, ReservationRequest
 from kvstore.errors import StoreDraining
@@ -83,7 +82,7 @@ def test_pages_of_a_device_that_failed_for_good_stay(
     assert told == ["health"]
     stats = store.world.store.stats(ADMIN)
     assert (stats.counters.corrupt_page_count, stats.pin_count) == (0, 1)
-    Invariants(store.world.cache).check()
+    store.world.check()
     # A worker can still release pages that it held before, and close its lease.
     store.world.store.release(store.caller, [1])
     store.world.store.revoke(store.caller)

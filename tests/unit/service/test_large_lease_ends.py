@@ -6,7 +6,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.core.cache_state import HOLDS_AT_ONCE
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.service import leases
 from stores.store_world import World, Worlds, sequence_of
@@ -52,7 +51,7 @@ def test_calls_get_in_between(worlds: Worlds, monkeypatch: pytest.MonkeyPatch, h
     left: list[int] = []
 
     def meanwhile(_: float) -> None:
-        Invariants(world.cache).check()
+        world.check()
         left.append(world.cache.table.tenants["uid-1"].hold_count)
         if how != "expires":
             # A call gets the mutex, and the pages are there.
@@ -70,7 +69,7 @@ def test_calls_get_in_between(worlds: Worlds, monkeypatch: pytest.MonkeyPatch, h
     assert world.cache.table.tenants["uid-1"].hold_count == 0
     [line] = [each for each in logs if each["event"] == "lease_ended" and each["pin_count"]]
     assert line["pin_count"] == PINS
-    Invariants(world.cache).check()
+    world.check()
 
 
 def test_a_drain_waits_for_all_holds(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:

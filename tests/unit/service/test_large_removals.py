@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from kvstore.core.index.removal import NODE_WORK
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
 from kvstore.service import administration
@@ -55,7 +54,7 @@ def test_calls_get_in_between(
     left: list[int] = []
 
     def look() -> None:
-        Invariants(world.cache).check()
+        world.check()
         fill(world, worker, namespace_id, range(10_000 + len(left), 10_001 + len(left)))
         left.append(world.store.stats(OWNER).namespaces[0].cached_page_count)
 
@@ -67,7 +66,7 @@ def test_calls_get_in_between(
     assert left[0] == NODES - PART + 1
     assert removed == Removed(NODES + len(left), 0)
     assert world.cache.counters.removed_page_count == NODES + len(left)
-    Invariants(world.cache).check()
+    world.check()
 
 
 def test_another_may_delete_it_meanwhile(
@@ -83,7 +82,7 @@ def test_another_may_delete_it_meanwhile(
     between(delete)
     assert world.store.delete_namespace(OWNER, namespace_id) == Removed(0, 0)
     assert world.cache.counters.removed_page_count == NODES
-    Invariants(world.cache).check()
+    world.check()
     with pytest.raises(NamespaceNotFound):
         world.store.peek(OWNER, namespace_id, sequence_of(1, salt=1000).tokens)
     assert world.open_namespace(worker) != namespace_id

@@ -1,6 +1,5 @@
 """Named pins of a whole store: real memory, time as a number."""
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import (
     Caller,
     Identity,
@@ -39,7 +38,7 @@ def test_a_pin_is_made_listed_and_ended_with_the_time_of_the_moment(world: World
     assert world.store.stats(identity).named_pin_count == 1
     pins.unpin(identity, namespace_id, "p")
     assert pins.visible(ADMIN, None) == []
-    Invariants(world.cache).check()
+    world.check()
 
 
 def test_a_tick_ends_the_pins_whose_time_is_over(world: World) -> None:

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import (
@@ -55,7 +54,7 @@ def test_one_worker_matches_what_another_inserted(world: World) -> None:
     assert [index for run in match.runs for index in run.indexes] == slots
     held = world.store.stats(ADMIN)
     world.store.release(two, [1])
-    Invariants(world.cache).check()
+    world.check()
     assert (held.pin_count, world.store.stats(ADMIN).pin_count) == (1, 0)
 
 
@@ -252,7 +251,7 @@ def test_threads_take_turns(world: World) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, callers))
-    Invariants(world.cache).check()
+    world.check()
     stats = world.store.stats(ADMIN)
     assert (stats.pin_count, stats.reservation_count) == (0, 0)
     assert stats.counters.lookup_count == 4 * 59

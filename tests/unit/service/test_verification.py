@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import (
     Caller,
     Identity,
@@ -114,7 +113,7 @@ def test_much_that_follows_leaves_in_parts(worlds: Worlds, monkeypatch: pytest.M
     left: list[int] = []
 
     def meanwhile(_: float) -> None:
-        Invariants(world.cache).check()
+        world.check()
         left.append(world.store.stats(ADMIN).namespaces[0].cached_page_count)
         assert written.match(written.caller, 2, pages=1).matched_token_count == 0
 
@@ -148,7 +147,7 @@ def test_a_page_that_somebody_wrote_over_is_not_handed_out(worlds: Worlds) -> No
             "page_position": 1,
         }
     ]
-    Invariants(written.world.cache).check()
+    written.world.check()
 
 
 def test_what_is_computed_anew_is_handed_out_again(worlds: Worlds) -> None:
@@ -175,7 +174,7 @@ def test_an_acquire_is_looked_at_too(worlds: Worlds) -> None:
     )
     assert grant is not None
     assert (match.matched_token_count, grant.start_page) == (4, 1)
-    Invariants(written.world.cache).check()
+    written.world.check()
     written.world.store.release(written.caller, [1])
     written.world.store.abort(written.caller, [99])
     [arena] = written.world.store.stats(ADMIN).arenas
@@ -262,7 +261,7 @@ def test_two_matches_find_the_same_bad_page_at_once(
     assert [each.matched_token_count for each in matches] == [8, 8]
     assert written.counts() == (10, 1)
     assert sum(each["event"] == "page_corrupt" for each in logs) == 1
-    Invariants(written.world.cache).check()
+    written.world.check()
 
 
 def test_a_lease_that_ends_meanwhile_gets_no_answer(
@@ -276,7 +275,7 @@ def test_a_lease_that_ends_meanwhile_gets_no_answer(
         written.match(written.caller)
     assert sum(each["event"] == "page_corrupt" for each in logs) == 1
     assert written.counts() == (3, 1)
-    Invariants(written.world.cache).check()
+    written.world.check()
 
 
 def test_a_page_that_cannot_be_read_is_handed_to_nobody(
@@ -295,7 +294,7 @@ def test_a_page_that_cannot_be_read_is_handed_to_nobody(
     assert (first["event"], first["why"]) == ("page_unreadable", "memcpy: refused")
     assert {each["event"] for each in logs} == {"page_unreadable", "page_corrupt"}
     assert written.counts() == (3, 3)
-    Invariants(written.world.cache).check()
+    written.world.check()
 
 
 def test_pages_that_are_always_wrong_fill_no_log(worlds: Worlds) -> None:

@@ -63,7 +63,7 @@ def test_nothing_is_copied_out_of_wrong_memory(worlds: Worlds) -> None:
     mover._prove = lambda _: ()
     store.write(1)
     assert store.world.cache.counters.demoted_page_count >= PAGES
-    Invariants(store.world.cache).check()
+    store.world.check()
 
 
 def test_a_repeated_match_is_answered_whatever_became_of_its_base(worlds: Worlds) -> None:
@@ -111,7 +111,7 @@ def test_a_page_whose_memory_went_is_not_published(
     monkeypatch.setattr(memory, "begin_all", begin)
     store.world.store.mover.step()
     assert store.world.cache.counters.demoted_page_count == PAGES
-    Invariants(store.world.cache).check()
+    store.world.check()
 
 
 def test_calls_get_in_between_moves(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_calls_get_in_between_moves(worlds: Worlds, monkeypatch: pytest.MonkeyPa
     assert store.world.cache.counters.demoted_page_count == 2 * PAGES
     assert finished
     assert all(len(each) == 1 and each[0] <= 2 for each in finished)
-    Invariants(store.world.cache).check()
+    store.world.check()
 
 
 @pytest.mark.parametrize("failing", ["begin", "end"])
@@ -206,4 +206,4 @@ def test_a_copy_that_fails_unforeseen_leaves_no_move_under_way(
             tiered.write(0)
     assert not tiered.world.cache.moves
     assert all(each.counts[SlotState.MOVING] == 0 for each in tiered.world.cache.arenas.values())
-    Invariants(tiered.world.cache).check()
+    tiered.world.check()

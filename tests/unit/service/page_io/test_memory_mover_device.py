@@ -10,7 +10,6 @@ from threading import Event
 import pytest
 
 from device.card import Card, ServerCuda
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import MatchOptions, Sequence
@@ -143,7 +142,7 @@ def test_a_slot_that_is_read_is_given_to_nobody(
         finally:
             flight.gate.set()
         going.result(LIMIT)
-    Invariants(store.world.cache).check()
+    store.world.check()
     store.write(2)
     assert store.tiers(2) == [1]
 
@@ -169,7 +168,7 @@ def test_a_match_s_promotion_does_not_wait_for_a_demotion(
         finally:
             flight.gate.set()
         going.result(LIMIT)
-    Invariants(store.world.cache).check()
+    store.world.check()
 
 
 def test_a_source_page_comes_up_onto_the_device(worlds: Worlds, stack: ExitStack) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants.check import Invariants
 from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.requests import (
     GroupInsert,
@@ -77,7 +76,7 @@ def match(
         for position, slot in enumerate(slots, start=start):
             assert store.world.arenas.read(slot) == content(store, group, position)
     store.world.store.release(store.caller, [pin_id])
-    Invariants(store.world.cache).check()
+    store.world.check()
     return found
 
 
@@ -217,7 +216,7 @@ def test_what_is_removed_while_it_is_read_does_not_return(
     later.slab.let_go()
     later.tier.close()
     assert later.world.cache.counters.loaded_page_count == PAGES
-    Invariants(later.world.cache).check()
+    later.world.check()
 
 
 def test_a_full_memory_reads_no_windows(stores: DiskStores) -> None:
