@@ -101,6 +101,7 @@ def test_a_store_that_hangs_during_a_request(
         assert alone.output_ids == halfway.output_ids
         store.resume()
         assert here.client.wait_connected(LIMIT)
+        here.wait_open()
         assert here.left() == NOTHING
         hit = here.generate(ids)
         # What was published before it hung; what it was asked to insert then may have come in.

@@ -259,10 +259,11 @@ class Copies:
         """Returns the slots of the copies."""
         return self.slots[: self.copy_count]
 
-    def append_copy(self, slot: int) -> None:
-        """Adds a copy of the first page without one."""
-        self.slots[self.copy_count] = slot
-        self.missing -= 1
+    def append_copies(self, slots: Slots) -> None:
+        """Adds copies of the first pages without one."""
+        count = self.copy_count
+        self.slots[count : count + len(slots)] = slots
+        self.missing -= len(slots)
 
     def cut_copies(self, keep: int) -> Slots:
         """Keeps the first ``keep`` copies and returns the slots of the others."""

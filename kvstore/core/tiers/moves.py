@@ -7,6 +7,7 @@ that its targets are to follow. Its targets are MOVING.
 
 from array import array
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
@@ -16,6 +17,7 @@ from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
 from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
+from kvstore.core.leases.journaling import generations_in
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.copy_changes import note_copied
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -25,6 +27,7 @@ from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.values.event_log import Cause, PagesChange
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
+from kvstore.core.values.runs import runs_of
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.group_windows import require_windows
 from kvstore.core.verbs.lookup import find
@@ -101,97 +104,103 @@ def prepare(at: Position, tier: int, most: int, moving: set[int]) -> Move | None
     return Move(at, tier, tiers, [Transfer(end, source, 0) for end, source in pages])
 
 
+class _Part(NamedTuple):
+    """Pages of a move that stand side by side in one node, in prefix order.
+
+    They are the node's pages from ``first`` until ``last``, which count from zero.
+    """
+
+    node: Node
+    first: int
+    last: int
+    sources: Slots
+    targets: Slots
+
+    def upto(self, count: int) -> "_Part":
+        """Returns the first pages of it."""
+        end = self.first + count
+        return _Part(self.node, self.first, end, self.sources[:count], self.targets[:count])
+
+
 def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     """Publishes the targets of a move whose pages are still where they were.
 
     MOVING to CACHED, or to FREE. Returns how many pages got a copy. ``copied`` means that the
     bytes are there. Takes the sources out of ``moving``.
     """
-    namespace = move.namespace
-    published: list[int] = []
+    namespace, count = move.namespace, 0
     arena = namespace.arena_in(move.tier)
-    places = _places(move)
-    for end, source, target in move.transfers:
-        moving.discard(source)
-        at = places[end]
-        slots = array("Q", [target])
-        if copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier):
-            if namespace.journal is not None:
-                _write(namespace, at, move.tier, source, target)
-            arena.change(slots, SlotState.MOVING, SlotState.CACHED)
-            arena.keep_checksums([(target, _checksum(namespace, source))])
-            _publish(at.node, move.tier, target)
-            published.append(end)
-        else:
-            arena.recycle(slots, SlotState.MOVING)
-    for first, last in side_by_side(published):
-        pages = last - first + 1
-        node, end = places[last]
-        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, node, end, pages, move.tier)
+    published: list[_Part] = []
+    parts = _parts(move)
+    for part in parts:
+        moving.difference_update(part.sources)
+        good = _good_count(part, move.tier, arena) if copied else 0
+        if good:
+            fit = part.upto(good)
+            _publish(namespace, fit, move.tier, arena)
+            published.append(fit)
+            count += good
+        arena.recycle(part.targets[good:], SlotState.MOVING)
+    for node, last, pages in _side_by_side(published):
+        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, node, last, pages, move.tier)
         if namespace.events.changes is not None:
-            note_copied(namespace.events.changes, node, end, pages, move.tier)
+            note_copied(namespace.events.changes, node, last, pages, move.tier)
     release(move.anchors)
-    for node in dict.fromkeys(node for node, _ in places.values()):
+    for node in dict.fromkeys(each.node for each in parts):
         namespace.index.compact(node)
-    return len(published)
+    return count
 
 
-def _write(namespace: Namespace, at: Position, tier: int, source: int, target: int) -> None:
-    """Writes to the journal that the page that ends at ``at`` gets a copy in a tier."""
-    journal, width = namespace.journal, namespace.width
-    assert journal is not None  # the caller knows
-    generation = namespace.extents[target >> INDEX_BITS].generations[target & INDEX_MASK]
-    above = ancestor(at, at.depth - 1)
-    journal.copy(
-        PagesRecord(
-            *(RecordKind.COPY, tier, namespace.number, 0, at.page_id, above.page_id),
-            *(NO_PAGE, 0, 0, 0, 0, 0),
-            array("Q", (target,)),
-            array("Q", (generation,)),
-            array("Q", (_checksum(namespace, source),)),
-            at.node.edge[(at.pages - 1) * width : at.pages * width],
-        )
-    )
+def _parts(move: Move) -> list[_Part]:
+    """Returns the parts of a move, in prefix order: found in one walk up the path.
 
-
-def _places(move: Move) -> dict[int, Position]:
-    """Returns the place of each page of a move by its end, found in one walk up the path.
-
-    In a part that left the index it looks for each page anew.
+    In a part of the tree that left the index it looks for each node anew.
     """
-    places: dict[int, Position] = {}
+    parts: list[_Part] = []
     at: Position | None = None
-    for end, _, _ in reversed(move.transfers):
+    left = move.transfers
+    while left:
+        end = left[-1].end
         at = move.position_at(end) if at is None or at.node.detached else ancestor(at, end)
-        places[end] = at
-    return places
+        start = at.node.start
+        first = len(left) - 1
+        while first and left[first - 1].end == left[first].end - 1 > start:
+            first -= 1
+        stretch, left = left[first:], left[:first]
+        sources = array("Q", (each.source for each in stretch))
+        targets = array("Q", (each.target for each in stretch))
+        parts.append(_Part(at.node, end - start - len(stretch), end - start, sources, targets))
+    return parts[::-1]
 
 
-def side_by_side(ends: list[int]) -> list[tuple[int, int]]:
-    """Returns the runs of consecutive numbers, each as its first and its last."""
-    every = set(ends)
-    firsts = [each for each in ends if each - 1 not in every]
-    lasts = [each for each in ends if each + 1 not in every]
-    return list(zip(firsts, lasts, strict=True))
-
-
-def _checksum(namespace: Namespace, slot: int) -> int:
-    return namespace.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK]
-
-
-def _fits(at: Position, tier: int) -> bool:
-    """Returns True if a page can get a copy: it is cached, and the next one without a copy."""
-    node, parent = at.node, at.node.parent
+def _good_count(part: _Part, tier: int, arena: Arena) -> int:
+    """Returns how many of a part's pages can get a copy: cached, and the next ones without one."""
+    node, parent = part.node, part.node.parent
     if has_left(node):
-        return False
+        return 0
     if tier == FIRST:
-        return node.copy_count == at.pages - 1
-    assert parent is not None  # the root has no pages
-    follows = parent.parent is None or parent.lower_count == len(parent.slots)
-    return node.lower_count == at.pages - 1 and follows
+        is_next = node.copy_count == part.first
+    else:
+        assert parent is not None  # the root has no pages
+        follows = parent.parent is None or parent.lower_count == len(parent.slots)
+        is_next = node.lower_count == part.first and follows
+    lasting = arena.lasting
+    if not is_next:
+        return 0
+    return sum(1 for _ in takewhile(lambda slot: slot >> INDEX_BITS in lasting, part.targets))
 
 
-def _publish(node: Node, tier: int, slot: int) -> None:
+def _publish(namespace: Namespace, part: _Part, tier: int, arena: Arena) -> None:
+    """Gives pages their copies in a tier."""
+    node, slots = part.node, part.targets
+    extents = namespace.extents
+    checksums = array(
+        "Q", (extents[each >> INDEX_BITS].checksums[each & INDEX_MASK] for each in part.sources)
+    )
+    if namespace.journal is not None:
+        _write(namespace, part, tier, checksums)
+    arena.change(slots, SlotState.MOVING, SlotState.CACHED)
+    arena.keep_checksums(zip(slots, checksums, strict=True))
     if tier == LOWER and node.lower is None:
         width = len(node.slots)
         node.lower = Lower(node, array("Q", bytes(8 * width)), width)
@@ -199,8 +208,48 @@ def _publish(node: Node, tier: int, slot: int) -> None:
             node.lower.parent.below += 1
     elif tier == FIRST and node.is_bare:
         node.cover()
-    node.copies_in(tier).append_copy(slot)
+    node.copies_in(tier).append_copies(slots)
     node.tree.leaf_changed(node)
+
+
+def _write(namespace: Namespace, part: _Part, tier: int, checksums: "array[int]") -> None:
+    """Writes to the journal that pages get copies in a tier: a record for consecutive ids."""
+    journal, width, node = namespace.journal, namespace.width, part.node
+    assert journal is not None  # the caller knows
+    assert node.page_ids is not None  # there is a journal
+    generations = generations_in(runs_of(part.targets, namespace.extents))
+    first = part.first
+    for ids in node.page_ids.between(part.first, part.last):
+        last = first + len(ids)
+        columns = slice(first - part.first, last - part.first)
+        journal.copy(
+            PagesRecord(
+                *(RecordKind.COPY, tier, namespace.number, 0, ids.start),
+                *(ancestor(Position(node, last), node.start + first).page_id, NO_PAGE),
+                *(0, 0, 0, 0, 0),
+                part.targets[columns],
+                generations[columns],
+                checksums[columns],
+                node.edge[first * width : last * width],
+            )
+        )
+        first = last
+
+
+def _side_by_side(parts: list[_Part]) -> list[tuple[Node, int, int]]:
+    """Returns the stretches of consecutive pages: the last one's node and end in it, and a count.
+
+    A stretch may go on from one node to the next.
+    """
+    found: list[tuple[Node, int, int]] = []
+    depth = -1
+    for node, first, last, *_ in parts:
+        pages = last - first
+        if found and node.start + first == depth:
+            pages += found.pop()[2]
+        found.append((node, last, pages))
+        depth = node.start + last
+    return found
 
 
 class Moves:

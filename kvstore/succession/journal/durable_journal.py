@@ -14,6 +14,7 @@ from kvstore.core.journal.packing import pack, unpack
 from kvstore.core.journal.records import (
     ABORT_FORM,
     ABORTED,
+    COPIED,
     INSERTED,
     PAGES_FORM,
     LeaseEndedRecord,
@@ -326,9 +327,9 @@ class DurableJournal:
         self._large_holds.remove(key)
 
     def _append_in_parts(self, record: bytes, error: RecordTooLarge) -> None:
-        """Appends the parts of a record that is too large. Only an insert has parts."""
+        """Appends the parts of a record that is too large. Only one of pages has parts."""
         pieces: list[bytes] = []
-        if record[0] == INSERTED:
+        if record[0] in (INSERTED, COPIED):
             width = self._records.page_widths[PAGES_FORM.unpack_from(record)[4]]
             pieces = list(split_pages(record, width, self._ring.largest_bytes))
         if not pieces:

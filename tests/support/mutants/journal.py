@@ -125,8 +125,8 @@ JOURNAL_MUTANTS = [
     Mutant(
         "copy-has-no-record",
         "kvstore.core.tiers.moves",
-        "finish",
-        "_write(namespace, at, move.tier, source, target)",
+        "_publish",
+        "_write(namespace, part, tier, checksums)",
         "pass",
     ),
     Mutant(

@@ -35,7 +35,7 @@ TIER_MUTANTS = [
         "published-though-it-was-not-copied",
         "kvstore.core.tiers.moves",
         "finish",
-        "copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier)",
-        "target >> INDEX_BITS in arena.lasting and _fits(at, move.tier)",
+        "_good_count(part, move.tier, arena) if copied else 0",
+        "_good_count(part, move.tier, arena)",
     ),
 ]

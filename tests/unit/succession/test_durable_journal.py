@@ -557,6 +557,20 @@ def test_a_large_insert_is_written_in_parts(world: World) -> None:
     assert world.journal.given_up is not None
 
 
+def test_large_copies_are_written_in_parts(world: World) -> None:
+    """Each part continues the one before it, in the same tier."""
+    whole = pages(*(k % 64 for k in range(400)), kind=RecordKind.COPY)._replace(tier=2)
+    world.journal.append(encode(whole))
+    assert world.journal.given_up is None
+    parts = [each for each in world.records() if isinstance(each, PagesRecord)]
+    assert len(parts) > 2
+    assert {(each.kind, each.tier) for each in parts} == {(int(RecordKind.COPY), 2)}
+    assert [each.base_id for each in parts[1:]] == [
+        each.base_id + len(each.slots) for each in parts[:-1]
+    ]
+    assert b"".join(each.tokens for each in parts) == whole.tokens
+
+
 def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     """No write raises, now or later. What is there cannot be opened."""
     for number in range(1000):

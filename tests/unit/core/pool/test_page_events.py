@@ -12,7 +12,6 @@ from core.verify_calls import ask, found_bad, publish
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
-from kvstore.core.tiers.moves import side_by_side
 from kvstore.core.values.event_log import (
     Cause,
     Event,
@@ -181,10 +180,18 @@ def test_copies_in_tiers_are_told() -> None:
     assert (("COPIED", "MOVED", 2), {0, 1, 2, 3}) in happened
 
 
-def test_copies_that_are_not_side_by_side_are_told_apart() -> None:
-    """A run for each, as where a page was under way already."""
-    assert side_by_side([1, 2, 4, 5, 7]) == [(1, 2), (4, 5), (7, 7)]
-    assert side_by_side([]) == []
+def test_a_move_through_several_nodes_is_told_once() -> None:
+    """The pages of one path that get their copies together are side by side."""
+    world = make(slots=8, lower_slots=8)
+    world.worker.publish("abcd", "abxy")
+    world.cache.events.recent.clear()
+    move(world)
+    copied = [
+        (each.start_page, each.page_count)
+        for each in world.cache.events.recent
+        if isinstance(each, PagesEvent) and each.change is PagesChange.COPIED
+    ]
+    assert sorted(copied) == [(0, 4), (2, 2)]
 
 
 def test_pages_of_tier_2_that_are_removed_say_so() -> None:

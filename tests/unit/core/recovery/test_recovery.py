@@ -8,7 +8,15 @@ from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, make_
 from core.verify_calls import ask, conclude, publish
 from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants.check import Invariants
-from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, decode, encode
+from kvstore.core.journal.records import (
+    COPIED,
+    NO_PAGE,
+    DetachRecord,
+    PagesRecord,
+    RecordKind,
+    decode,
+    encode,
+)
 from kvstore.core.journal.rows import Table
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.recovery.recover import recover
@@ -559,6 +567,19 @@ def test_a_deleted_namespace_leaves_the_disk() -> None:
     assert cache.state.disk is not None
     assert cache.state.disk.untold == {digest: (1,)}
     assert [each.page_digest for each in cache.take_removed()] == [None]
+
+
+def test_a_move_writes_a_record_for_pages_with_consecutive_ids() -> None:
+    """Two inserts with another between them have a record each; all copies are found again."""
+    policy = TierPolicy(write=WritePolicy.THROUGH)
+    world = JournaledWorld(tier_policy=policy)
+    world.worker.publish("abc", "xy", "abcde")
+    assert world.cache.finish_moves(world.cache.plan_moves(10)) == 7
+    records = [decode(each) for each in world.witness.remains.records]
+    copies = [each for each in records if isinstance(each, PagesRecord) and each.kind == COPIED]
+    ids = sorted((each.parent_id, each.base_id, len(each.slots)) for each in copies)
+    assert ids == [(NO_PAGE, 1, 3), (NO_PAGE, 4, 2), (3, 6, 2)]
+    assert Snapshot(world.recover().cache).pages == Snapshot(world.cache).pages
 
 
 def test_a_loaded_page_is_there() -> None:

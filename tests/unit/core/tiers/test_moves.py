@@ -1,5 +1,7 @@
 """Moves between tiers that others overtook."""
 
+from array import array
+
 from core.core_builders import CoreWorld
 from core.tiered_world import make, move, sunk
 from kvstore.core.pool.placement import LOWER
@@ -35,6 +37,19 @@ def test_a_page_removed_while_it_moves_is_not_published() -> None:
     assert world.cache.finish_moves([started]) == 1
     world.laws.check()
     assert world.states() == {"FREE": 7, "CACHED": 1}
+
+
+def test_a_page_gets_its_copy_only_after_the_one_above_it() -> None:
+    """Pages after one that the move lacks get none, and their targets are given back."""
+    world = make()
+    world.worker.publish("abcd")
+    started = begun(world)
+    lacking = started.transfers.pop(1)
+    world.namespace.arena_in(LOWER).recycle(array("Q", [lacking.target]), SlotState.MOVING)
+    world.cache.moving.discard(lacking.source)
+    assert world.cache.finish_moves([started]) == 1
+    world.laws.check()
+    assert move(world) == 3
 
 
 def test_an_extent_that_retires_takes_no_copy() -> None:
