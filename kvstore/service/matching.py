@@ -34,7 +34,7 @@ from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart
-from kvstore.service.page_io.loads.path_search import Place
+from kvstore.service.page_io.loads.path_search import PathGap
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.serving_turn import let_others_serve
@@ -86,7 +86,7 @@ class _Reading(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a call matches."""
+    """The arguments of a match."""
 
     caller: Caller
     namespace_id: bytes
@@ -240,11 +240,11 @@ class Matching:
         promotes = self._cache.state.tier_policy.promote
         if promotes or self._cache.state.disk is not None:
             with self._mutex:
-                place = self._tier3.loader.locate(*asked)
-                if place is None and not promotes:
+                gap = self._tier3.loader.locate(*asked)
+                if gap is None and not promotes:
                     answer = self._found(asked, find)
             if answer is None:
-                part = self._bring(asked, remaining, place)
+                part = self._bring(asked, remaining, gap)
         while True:
             if answer is None:
                 with self._mutex:
@@ -261,15 +261,15 @@ class Matching:
             self._note_use(asked.namespace_id)
         return answer
 
-    def _bring(self, asked: _Asked, remaining: float | None, place: Place | None) -> DiskPart:
+    def _bring(self, asked: _Asked, remaining: float | None, gap: PathGap | None) -> DiskPart:
         """Brings pages of lower tiers nearer; returns the tokens that only tier 3 had.
 
-        ``place`` is that of the pages to load from tier 3, if there are any. Raises StoreDraining
+        ``gap`` are the pages to look for in tier 3, if there are any. Raises StoreDraining
         if the device failed for good meanwhile.
         """
         part = NO_PART
-        if place is not None:
-            part = self._tier3.loader.load(*asked, remaining, place)
+        if gap is not None:
+            part = self._tier3.loader.load(*asked, remaining, gap)
         if self._cache.state.tier_policy.promote:
             self._promote(asked)
         self._leases.require_open()

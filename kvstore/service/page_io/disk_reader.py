@@ -16,7 +16,7 @@ from kvstore.service.page_io.loads.group_search import GroupSearch
 from kvstore.service.page_io.loads.load_call import DiskPart, LoadCall, LoadTerms
 from kvstore.service.page_io.loads.load_source import LoadSource, LoadUse
 from kvstore.service.page_io.loads.path_load import LoadParts
-from kvstore.service.page_io.loads.path_search import Loads, PathSearch, Place
+from kvstore.service.page_io.loads.path_search import Loads, PathGap, PathSearch
 from kvstore.service.page_io.read_targets import ReadTargets
 from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.memory_tiers import Tiers
@@ -65,16 +65,16 @@ class Loader:
 
     def locate(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
-    ) -> Place | None:
-        """Returns the place of the pages that ``load`` would look for; None if there are none.
+    ) -> PathGap | None:
+        """Returns the pages that ``load`` would look for; None if there are none.
 
         Called under the store's mutex. Errors in the call are left to the match.
         """
         if not self._may_have_any():
             return None
         with suppress(KVStoreError):
-            place = self._paths.locate(caller, namespace_id, sequence, options)
-            return place if place.located.page_count or options.groups else None
+            gap = self._paths.locate(caller, namespace_id, sequence, options)
+            return gap if gap.located.page_count or options.groups else None
         return None
 
     def load(
@@ -84,11 +84,11 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-        place: Place | None = None,
+        gap: PathGap | None = None,
     ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, as far as that is worth it.
 
-        Returns the tokens that it has beyond the index, loaded or not. ``place`` is what ``locate``
+        Returns the tokens that it has beyond the index, loaded or not. ``gap`` is what ``locate``
         returned. A call with ``remaining`` seconds to its deadline waits for most of them, and for
         a quarter of them for page stores that hosts share; a longer load finishes without it.
         Errors in the call are left to the match, which may have been answered before.
@@ -100,7 +100,7 @@ class Loader:
         call = LoadCall(caller, namespace_id, sequence, options, terms)
         # The errors of one step leave what the step before it found.
         with suppress(KVStoreError):
-            if self._paths.bring(call, place):
+            if self._paths.bring(call, gap):
                 _repeat(self._paths.bring, call)
             if options.groups:
                 _repeat(self._groups.bring, call)

@@ -26,8 +26,8 @@ from kvstore.service.serving_turn import let_others_serve
 Loads = dict[DiskRead | GroupRead, PathLoad | GroupLoad]
 
 
-class Place(NamedTuple):
-    """The pages of a path that could be loaded, and the load under way of the first, if any."""
+class PathGap(NamedTuple):
+    """The pages after a path's cached ones, and the load under way of the first, if any."""
 
     located: Located
     layout: PageLayout
@@ -50,24 +50,24 @@ class PathSearch:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions | None,
-    ) -> Place:
-        """Returns the place of a sequence's pages. Under the store's mutex.
+    ) -> PathGap:
+        """Returns the pages that could be loaded of a sequence. Under the store's mutex.
 
         Raises the errors of a match.
         """
         cache = self._parts.cache
         located = cache.locate(caller, namespace_id, sequence, options)
         namespace = cache.namespaces[namespace_id]
-        return Place(located, namespace.layout, self._joined(namespace, located))
+        return PathGap(located, namespace.layout, self._joined(namespace, located))
 
-    def bring(self, call: LoadCall, place: Place | None = None) -> bool:
+    def bring(self, call: LoadCall, gap: PathGap | None = None) -> bool:
         """Loads the pages of a call's path that tier 3 has, as far as that is worth it.
 
-        Locates them unless it gets their ``place``. Waits as the call's terms allow. Returns True
+        Locates them unless it gets their ``gap``. Waits as the call's terms allow. Returns True
         if it waited for the load of another call, which brought all of its pages that the path has,
         or is over. Raises the errors of a match.
         """
-        located, layout, joined = self._place_of(call, place)
+        located, layout, joined = self._gap_of(call, gap)
         if not located.page_count:
             return False
         with self._places(call) as held:
@@ -89,7 +89,7 @@ class PathSearch:
 
     def prefetch(self, call: LoadCall) -> None:
         """Begins to load pages of a call's path. Raises the errors of a match."""
-        located, layout, joined = self._place_of(call)
+        located, layout, joined = self._gap_of(call)
         load = joined
         if load is None and located.page_count:
             with self._places(call) as held:
@@ -105,14 +105,14 @@ class PathSearch:
         is_alone = len(self._parts.cache.table.tenants) <= 1
         return HeldPlaces(call.tenant, is_alone=is_alone)
 
-    def _place_of(self, call: LoadCall, place: Place | None = None) -> Place:
-        """Locates a call's pages unless their place is known, and notes where cached pages end."""
-        if place is None:
+    def _gap_of(self, call: LoadCall, gap: PathGap | None = None) -> PathGap:
+        """Locates a call's pages unless that was done, and notes where the cached ones end."""
+        if gap is None:
             with self._parts.mutex:
-                place = self.locate(call.caller, call.namespace_id, call.sequence, call.options)
-        call.page_tokens = place.layout.page_tokens
-        call.stand_at(place.located.end, self._shared)
-        return place
+                gap = self.locate(call.caller, call.namespace_id, call.sequence, call.options)
+        call.page_tokens = gap.layout.page_tokens
+        call.stand_at(gap.located.end, self._shared)
+        return gap
 
     def _joined(self, namespace: Namespace, located: Located) -> PathLoad | None:
         """Returns the load under way of the first page that is not cached, if there is one."""
