@@ -33,7 +33,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart
+from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart, LoadTerms
 from kvstore.service.page_io.loads.path_search import PathGap
 from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
@@ -233,18 +233,23 @@ class Matching:
     ) -> tuple[Match, Grant | None]:
         """Brings pages nearer and returns what ``find`` finds, called under the mutex.
 
-        Most calls lack nothing that a lower tier has, and take the mutex once.
+        Without promotion, a call whose whole pages are all cached takes the mutex once.
         """
         self._leases.require_open()
         answer, part = None, NO_PART
-        promotes = self._cache.state.tier_policy.promote
-        if promotes or self._cache.state.disk is not None:
-            with self._mutex:
-                gap = self._tier3.loader.locate(*asked)
-                if gap is None and not promotes:
-                    answer = self._found(asked, find)
+        promotes, has_disk = (
+            self._cache.state.tier_policy.promote,
+            self._cache.state.disk is not None,
+        )
+        if promotes or has_disk:
+            terms, gap = LoadTerms.of(remaining, self._clock()), None
+            if has_disk:
+                with self._mutex:
+                    gap = self._tier3.loader.locate(*asked)
+                    if gap is None and not promotes:
+                        answer = self._found(asked, find)
             if answer is None:
-                part = self._bring(asked, remaining, gap)
+                part = self._bring(asked, terms, gap)
         while True:
             if answer is None:
                 with self._mutex:
@@ -261,7 +266,7 @@ class Matching:
             self._note_use(asked.namespace_id)
         return answer
 
-    def _bring(self, asked: _Asked, remaining: float | None, gap: PathGap | None) -> DiskPart:
+    def _bring(self, asked: _Asked, terms: LoadTerms, gap: PathGap | None) -> DiskPart:
         """Brings pages of lower tiers nearer; returns the tokens that only tier 3 had.
 
         ``gap`` are the pages to look for in tier 3, if there are any. Raises StoreDraining
@@ -269,7 +274,7 @@ class Matching:
         """
         part = NO_PART
         if gap is not None:
-            part = self._tier3.loader.load(*asked, remaining, gap)
+            part = self._tier3.loader.load(*asked, terms, gap)
         if self._cache.state.tier_policy.promote:
             self._promote(asked)
         self._leases.require_open()

@@ -24,7 +24,8 @@ HAPPENED = (
 # Nothing happens but what the store has to be wrong about.
 ALONE = ("--no-server-faults", "--engines", "0", "--until-wrong")
 
-pytestmark = pytest.mark.slow
+# A run ends by itself sooner, and then says what is wrong.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

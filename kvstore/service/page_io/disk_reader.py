@@ -6,6 +6,7 @@ They are chosen under the store's mutex, read outside it, and published under it
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 
 from kvstore.core import Caller, Identity, MatchOptions, Prefetched, PrefixCache, Sequence
@@ -66,8 +67,9 @@ class Loader:
     def locate(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
     ) -> PathGap | None:
-        """Returns the pages that ``load`` would look for; None if there are none.
+        """Returns the pages that ``load`` would look for; None if a match lacks none.
 
+        With KV cache groups the pages may be none, since only a load finds out what groups lack.
         Called under the store's mutex. Errors in the call are left to the match.
         """
         if not self._may_have_any():
@@ -83,27 +85,25 @@ class Loader:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions,
-        remaining: float | None,
+        terms: LoadTerms,
         gap: PathGap | None = None,
     ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, as far as that is worth it.
 
         Returns the tokens that it has beyond the index, loaded or not. ``gap`` is what ``locate``
-        returned. A call with ``remaining`` seconds to its deadline waits for most of them, and for
-        a quarter of them for page stores that hosts share; a longer load finishes without it.
-        Errors in the call are left to the match, which may have been answered before.
+        returned; without it, this locates the pages. A call waits as its ``terms`` allow, and a
+        longer load finishes without it. Errors in the call are left to the match, which may have
+        been answered before.
 
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
-        terms = LoadTerms.of(remaining, self._parts.clock())
         call = LoadCall(caller, namespace_id, sequence, options, terms)
         # The errors of one step leave what the step before it found.
         with suppress(KVStoreError):
-            if self._paths.bring(call, gap):
-                _repeat(self._paths.bring, call)
+            _repeat(partial(self._paths.bring, call), gap)
             if options.groups:
-                _repeat(self._groups.bring, call)
+                _repeat(lambda _: self._groups.bring(call))
         return call.part()
 
     def note_match(self, part: DiskPart, matched: int, speed: int) -> None:
@@ -146,8 +146,12 @@ class Loader:
         return any(each.usable() is not None for each in self._sources.values())
 
 
-def _repeat(bring: Callable[[LoadCall], bool], call: LoadCall) -> None:
-    """Searches again after each load of another call that ended, a few times."""
+def _repeat(bring: Callable[[PathGap | None], bool], gap: PathGap | None = None) -> None:
+    """Searches again after each load of another call that ended, a few times.
+
+    The first time for what is located already, if there is a ``gap``.
+    """
     for _ in range(MOST_ROUNDS):
-        if not bring(call):
+        if not bring(gap):
             return
+        gap = None

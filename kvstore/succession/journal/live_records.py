@@ -183,7 +183,7 @@ def part_of_pages(record: memoryview, first: int, end: int, page_width: int) -> 
 
 
 def split_pages(record: bytes, page_width: int, most_bytes: int) -> Iterator[bytes]:
-    """Yields the records of an insert's pages in parts, each of which is an insert of its own.
+    """Yields a record of pages in parts, each of which is a record of its kind.
 
     None has more than ``most_bytes``. Yields nothing if no page fits.
     """

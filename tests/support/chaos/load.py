@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 # A request has to fit into the pool beside others.
 LONE_HOST = Shape(20, 5)
 # Their pools have more room, and most pages of a request are new to the other host.
-SEVERAL_HOSTS = Shape(120, 80)
+SEVERAL_HOSTS = Shape(60, 40)
 # A run of seconds on a busy machine makes few requests, which have to be short.
 SEVERAL_HOSTS_BRIEFLY = Shape(20, 15)
 

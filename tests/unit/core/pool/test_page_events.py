@@ -1,10 +1,20 @@
 """Events of pages, leases and namespaces, each noted where it happens."""
 
+from array import array
 from collections.abc import Iterable
 
 import pytest
 
-from core.core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
+from core.core_builders import (
+    EPOCH,
+    FILLER,
+    NAMESPACE_ID,
+    OWNER,
+    TENANT,
+    CoreWorld,
+    make_layout,
+    paged,
+)
 from core.disk_world import DiskWorld
 from core.letter_world import LetterWorld
 from core.tiered_world import make, move, sunk
@@ -25,7 +35,8 @@ from kvstore.core.values.event_log import (
 )
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.page_hash import page_digests
-from kvstore.core.values.requests import Caller
+from kvstore.core.values.requests import Caller, MatchOptions, Sequence
+from kvstore.core.values.slots import SlotState
 
 INSERTED = ("INSERTED", "INSERTED", 1)
 
@@ -192,6 +203,25 @@ def test_a_move_through_several_nodes_is_told_once() -> None:
         if isinstance(each, PagesEvent) and each.change is PagesChange.COPIED
     ]
     assert sorted(copied) == [(0, 4), (2, 2)]
+
+
+def test_copies_that_are_not_side_by_side_are_told_apart() -> None:
+    """A page between them that another move brings ends the first run."""
+    world = sunk("abcd", "abxy", promote=True)
+    caller, options = world.worker.caller, MatchOptions(1)
+    sequence = Sequence(paged("abcd") + FILLER)
+    [moved] = world.cache.plan_promotion(caller, NAMESPACE_ID, sequence, options, 100)
+    between = moved.transfers.pop(1)
+    world.arena.recycle(array("Q", [between.target]), SlotState.MOVING)
+    world.cache.moving.discard(between.source)
+    world.cache.events.recent.clear()
+    assert world.cache.finish_moves([moved]) == 3
+    copied = [
+        (each.start_page, each.page_count)
+        for each in world.cache.events.recent
+        if isinstance(each, PagesEvent)
+    ]
+    assert copied == [(0, 1), (2, 2)]
 
 
 def test_pages_of_tier_2_that_are_removed_say_so() -> None:

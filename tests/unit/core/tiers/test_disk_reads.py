@@ -280,7 +280,7 @@ def test_digests_that_were_forgotten_since_are_not_made_up() -> None:
     load = world.begin("abcd", located)
     assert load is not None
     assert world.finish(load) == 2
-    assert world.locate("abcd").digests.start == 0
+    assert world.locate("abcde").digests.start == 0
 
 
 def test_loaded_pages_are_written_through() -> None:

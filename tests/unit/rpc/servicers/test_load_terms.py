@@ -7,7 +7,8 @@ import pytest
 
 from kvstore.core import MatchOptions
 from kvstore.core.pool.disk_state import DiskState
-from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart
+from kvstore.service.clock import MONOTONIC
+from kvstore.service.page_io.loads.load_call import NO_PART, DiskPart, LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
 
@@ -24,7 +25,7 @@ def test_what_a_call_says_of_loads_reaches_the_store(
     monkeypatch.setattr(server.store.tier3.loader, "locate", Mock())
     worker = server.worker()
     namespace_id = worker.open_namespace()
-    heard: list[tuple[MatchOptions, float]] = []
+    heard: list[tuple[MatchOptions, LoadTerms]] = []
 
     def listen(*asked: Any) -> DiskPart:  # noqa: ANN401 - whatever it takes
         heard.append(asked[3:5])
@@ -41,4 +42,5 @@ def test_what_a_call_says_of_loads_reaches_the_store(
     worker.ask(worker.prefix_cache.MatchPrefix, request)
     worker.acquire(namespace_id, PROMPT, pin_id=3, prefill_tokens_per_second=8)
     assert [options.prefill_tokens_per_second for options, _ in heard] == [7, 8]
-    assert all(0 < remaining < 60 for _, remaining in heard)
+    now = MONOTONIC()
+    assert all(0 < terms.shared - now < terms.own - now < 60 for _, terms in heard)

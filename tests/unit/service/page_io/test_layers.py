@@ -1,7 +1,8 @@
 """Loads over two page stores: this host's disk first, and then one that hosts share."""
 
 from collections.abc import Iterator
-from threading import Condition, Event, Thread
+from threading import Condition, Event, Lock, Thread
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,6 +119,40 @@ def test_a_page_store_that_is_away_costs_nothing(store: LayeredStore) -> None:
     store.far.state = StoreState.AWAY
     assert loaded(store.match(PAGES)) == (20, 20, 0)
     assert store.far.looks == []
+
+
+class CountingLock:
+    """A lock that counts how often it was taken."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.count = 0
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        """Takes the lock."""
+        self._lock.acquire()
+        self.count += 1
+
+    def __exit__(self, *exception: object) -> None:
+        """Gives it back."""
+        self._lock.release()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_match_locates_its_pages_once(
+    store: LayeredStore, monkeypatch: pytest.MonkeyPatch, *, cached: bool
+) -> None:
+    """It takes the mutex once if all are cached, and else once more after their load."""
+    store.spread(PAGES, 10)
+    if cached:
+        store.match(PAGES)
+    cache, matching = store.world.cache, store.world.store.match.__self__  # type: ignore[attr-defined]
+    mutex = CountingLock(matching._mutex)
+    monkeypatch.setattr(matching, "_mutex", mutex)
+    located = Mock(wraps=cache.locate)
+    monkeypatch.setattr(cache, "locate", located)
+    assert loaded(store.match(PAGES))[:2] == (PAGES, 0 if cached else PAGES)
+    assert (mutex.count, located.call_count) == (1 if cached else 2, 1)
 
 
 # Runs.

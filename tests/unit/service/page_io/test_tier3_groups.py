@@ -18,6 +18,7 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from kvstore.core.values.slots import SlotState
+from kvstore.service.page_io.loads.load_call import LoadTerms
 from kvstore.service.serving_turn import ServingTurn
 from kvstore_client.testing import wait_until
 from stores.disk_store import LIMIT, PAGES, DiskStore, DiskStores, page_count
@@ -196,7 +197,8 @@ def test_an_error_about_windows_leaves_what_is_known_of_the_path(stores: DiskSto
     later.slab.closed = True
     twice = MatchOptions(1, groups=(GroupWindow(1, 1), GroupWindow(1, 2)))
     asked = later.caller, later.namespace_id, later.sequence(0), twice
-    assert later.world.store.tier3.loader.load(*asked, 0.001).end == 8
+    terms = LoadTerms.of(0.001, later.world.clock())
+    assert later.world.store.tier3.loader.load(*asked, terms).end == 8
     later.slab.let_go()
 
 
