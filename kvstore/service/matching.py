@@ -237,10 +237,8 @@ class Matching:
         """
         self._leases.require_open()
         answer, part = None, NO_PART
-        promotes, has_disk = (
-            self._cache.state.tier_policy.promote,
-            self._cache.state.disk is not None,
-        )
+        state = self._cache.state
+        promotes, has_disk = state.tier_policy.promote, state.disk is not None
         if promotes or has_disk:
             terms, gap = LoadTerms.of(remaining, self._clock()), None
             if has_disk:

@@ -184,9 +184,9 @@ def _good_count(part: _Part, tier: int, arena: Arena) -> int:
         assert parent is not None  # the root has no pages
         follows = parent.parent is None or parent.lower_count == len(parent.slots)
         is_next = node.lower_count == part.first and follows
-    lasting = arena.lasting
     if not is_next:
         return 0
+    lasting = arena.lasting
     return sum(1 for _ in takewhile(lambda slot: slot >> INDEX_BITS in lasting, part.targets))
 
 
