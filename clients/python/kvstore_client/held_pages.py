@@ -128,7 +128,7 @@ class HeldPages(ABC):
     def current(self) -> bool:
         """False if the store reused the slot of a held page, which is a bug: a pin forbids it.
 
-        Reads memory only, some nanoseconds a page, and waits for no device.
+        Reads memory only, some nanoseconds a page or less, and waits for no device.
         """
         return not any(hold.recycled() for hold in self.holds)
 

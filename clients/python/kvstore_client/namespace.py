@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kvstore.v1 import prefix_cache_pb2, types_pb2
+from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.calls.circuit_breaker import ProbeSample
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import (
@@ -403,13 +403,9 @@ class Namespace:
         """
         self._connector.check_process()
         session = self._connector.session
-        named = [
-            types_pb2.PageRun(extent_id=run[0], slot_indexes=run[1], generations=run[2])
-            for run in runs
-        ]
         if session is None:
-            return [PageRef(run.extent_id, slot) for run in named for slot in run.slot_indexes]
-        return PageGenerations(named).recycled(session.extents.get)
+            return [PageRef(run.extent_id, slot) for run in runs for slot in run.slots]
+        return PageGenerations.of(runs).recycled(session.extents.get)
 
     def _peek(
         self, tokens: Tokens, groups: Sequence[GroupWindow] = (), group_start_page: int = 0

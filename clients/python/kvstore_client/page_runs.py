@@ -1,5 +1,6 @@
 """Pages and runs of pages, by extent and slot."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from struct import unpack_from
@@ -47,6 +48,14 @@ def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
     packed = unpack_from(f"<{count}I", run.packed_slot_indexes)
     slots = list(packed) if count else run.slot_indexes[:]
     return range(slots[0], slots[0] + run.slot_count) if run.slot_count else slots
+
+
+def generation_bytes_of(run: types_pb2.PageRun) -> bytes:
+    """Returns 8 bytes for the generation of each slot of a run, or none if the store named none."""
+    named = run.packed_generations or array("Q", run.generations).tobytes()
+    whole = named[: len(named) // GENERATION_BYTES * GENERATION_BYTES]
+    one_for_all = run.slot_count and len(whole) == GENERATION_BYTES
+    return whole * run.slot_count if one_for_all else whole
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
@@ -98,6 +107,14 @@ class Pages(Sequence[PageRef]):
     def dated_runs(self) -> list[DatedRun]:
         """The slots by extent with their generations, for another process that copies them."""
         return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
+
+    def generations(self) -> Iterator[tuple[int, Sequence[int], bytes]]:
+        """Yields the extent of each run, its slots, and 8 bytes for the generation of each slot.
+
+        Yields no bytes for a run without generations.
+        """
+        for run in self._runs:
+            yield run.extent_id, slots_of(run), generation_bytes_of(run)
 
     @property
     def tiers(self) -> list[int]:

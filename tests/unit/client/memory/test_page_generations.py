@@ -13,7 +13,7 @@ from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.memory.page_generations import PageGenerations, map_generations
 from kvstore_client.memory.shared_memory import REQUIRED_SEALS
-from kvstore_client.page_runs import PageRef
+from kvstore_client.page_runs import PageRef, Pages
 from wire.packed_runs import packed, unchanged
 from wire.scripted_store import sealed_memfd
 
@@ -51,9 +51,16 @@ def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.Pa
 Named: TypeAlias = Callable[[Iterable[types_pb2.PageRun]], PageGenerations]
 
 
-@pytest.fixture(params=[unchanged, packed], ids=["repeated", "packed"])
+def read(runs: Iterable[types_pb2.PageRun]) -> PageGenerations:
+    """Returns the generations of runs that another process of the lease read."""
+    return PageGenerations.of(Pages(runs).dated_runs)
+
+
+@pytest.fixture(params=[unchanged, packed, read], ids=["repeated", "packed", "read"])
 def named(request: pytest.FixtureRequest) -> Named:
-    """Provides the generations of runs, in the form of older and of newer stores."""
+    """Provides the generations of runs, in each form in which a process may have them."""
+    if request.param is read:
+        return read
     return lambda runs: PageGenerations(map(request.param, runs))
 
 
