@@ -19,8 +19,8 @@ import typer
 from rich.table import Table
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 from support import machine
 from support.table_console import table_console
 

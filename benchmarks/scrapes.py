@@ -38,9 +38,9 @@ from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig
 from kvstore_client import NamespaceIdentity as ClientIdentity
-from kvstore_client.page_layout import OpaqueContent as ClientContent
-from kvstore_client.page_layout import PageLayout as ClientLayout
 from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.values.page_layout import OpaqueContent as ClientContent
+from kvstore_client.values.page_layout import PageLayout as ClientLayout
 from support import machine
 
 EPOCH = 1

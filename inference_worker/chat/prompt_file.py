@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from inference_worker.chat.format import Message
 from inference_worker.model.tokenizer import Tokenizer
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 
 Render = Callable[[Sequence[Message]], list[int]]
 """Returns the ids of a chat up to where its next answer begins."""

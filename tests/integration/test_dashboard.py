@@ -14,8 +14,8 @@ from deploy.promtool import promtool
 from kvstore.metrics.definitions import METRICS
 from kvstore.remote.secret.names import SECRET_BYTES
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 from processes.holder_folder import HolderFolder
 from remote.server_hosts import write_private
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kvstore_client import StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
-from kvstore_client.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_client.testing import RunningStore, wait_until
+from kvstore_client.values.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.salts import RequestSalts
 from sglang_rig.pools import PAGE, WINDOW_PAGES, page_of, plain_pages, plain_pool, wipe

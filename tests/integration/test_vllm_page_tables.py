@@ -4,8 +4,8 @@ import pytest
 
 from kvstore_client import Acquired, Client
 from kvstore_client.engines.store_access import StoreAccess
-from kvstore_client.page_runs import Pages
 from kvstore_client.testing import RunningStore, wait_until
+from kvstore_client.values.page_runs import Pages
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import AcquirePages, InsertPages

@@ -6,8 +6,8 @@ from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from kvstore_client.engines import page_checks
-from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.testing import wait_until
+from kvstore_client.values.packed_tokens import pack_tokens
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.store_events import BlockSizes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from kvstore_client import NamespaceIdentity
-from kvstore_client.namespace_key import NamespaceKey
-from kvstore_client.page_runs import Pages
+from kvstore_client.values.namespace_key import NamespaceKey
+from kvstore_client.values.page_runs import Pages
 from support.fetch.workload import PAGE_TOKENS, ROW, SMALL_LAYOUT, Pace, Times, prompt_of, repeat
 from support.rpc.worker import Worker, attached_worker
 

@@ -10,11 +10,11 @@ import torch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
 from kvstore_client.admin import Admin, connect_admin
-from kvstore_client.match import Match
-from kvstore_client.packed_tokens import Tokens
-from kvstore_client.page_runs import Pages
-from kvstore_client.reservation import Acquired
+from kvstore_client.pages.match import Match
+from kvstore_client.pages.reservation import Acquired
 from kvstore_client.testing import running_store
+from kvstore_client.values.packed_tokens import Tokens
+from kvstore_client.values.page_runs import Pages
 from support.fetch.calls import SMALL_NAME
 from support.fetch.engine import EngineMemory
 from support.fetch.workload import (

@@ -22,9 +22,9 @@ from kvstore_client.calls.lane import Lane
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import running_store
+from kvstore_client.values.packed_tokens import pack_tokens
 from support.rpc.worker import KEY, PAGE_BYTES, PAGE_TOKENS, page_count
 
 TIMEOUT = 60.0

@@ -18,9 +18,9 @@ from kvstore_client.calls.grpc_channel import CHANNEL_OPTIONS, StoreCalls
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.namespace_key import NamespaceKey
-from kvstore_client.page_runs import Pages
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceKey
+from kvstore_client.values.page_runs import Pages
 
 PAGE_TOKENS = 16
 # Pages are named and not touched, so their bytes do not matter.

@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
-from kvstore_client.page_layout import OpaqueContent
 from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.values.page_layout import OpaqueContent
 from support.start.program import VARIABLE
 from support.start.ways import Way
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 
 from kvstore_client import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore_client.namespace_key import NamespaceKey
+from kvstore_client.values.namespace_key import NamespaceKey
 from support.rpc.worker import PAGE_TOKENS
 
 # All namespaces share the arena of this page size.

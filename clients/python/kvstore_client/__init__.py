@@ -9,18 +9,24 @@ from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig, ContiguousMemory
-from kvstore_client.kv_cache_groups import GroupInsert, GroupPages, GroupWindow
-from kvstore_client.match import InFlight, Match, Prefetched, Source
 from kvstore_client.memory.address_range import AddressRange, RangeExtent
 from kvstore_client.namespace import Namespace
-from kvstore_client.namespace_key import NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.page_runs import DatedRun, PageRef, Pages, SlotRun
+from kvstore_client.pages.match import InFlight, Match, Prefetched, Source
+from kvstore_client.pages.reservation import (
+    Acquired,
+    Inserted,
+    Reservation,
+    ReuseHint,
+    grow_reservations,
+)
+from kvstore_client.pages.spare_slots import SpareSlots
 from kvstore_client.remote_store import RemoteStore
-from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
-from kvstore_client.spare_slots import SpareSlots
 from kvstore_client.store_step import StepOutcome, StoreStep
+from kvstore_client.values.kv_cache_groups import GroupInsert, GroupPages, GroupWindow
+from kvstore_client.values.namespace_key import NamespaceIdentity
+from kvstore_client.values.page_layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.values.page_runs import DatedRun, PageRef, Pages, SlotRun
 
 __all__ = [
     "Acquired",

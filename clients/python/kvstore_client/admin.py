@@ -10,10 +10,10 @@ from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.calls.grpc_channel import StoreCalls
-from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
 from kvstore_client.prefix_fetch import FetchedPrefix, fetch_prefix
 from kvstore_client.remote_store import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 PAGE_SIZE = 1_000
 # For lists and snapshots of a large store. No request waits for them.

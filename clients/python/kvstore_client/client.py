@@ -8,9 +8,9 @@ from kvstore_client.config import ClientConfig
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.namespace import Namespace
-from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
-from kvstore_client.page_layout import PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.values.page_layout import PageLayout
 
 
 class Client:

@@ -51,7 +51,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from kvstore_client.page_runs import PageRef
+from kvstore_client.values.page_runs import PageRef
 
 DOMAIN = "kvstore"
 # The metadata in which gRPC carries a google.rpc.Status.

@@ -15,20 +15,20 @@ from kvstore_client.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kvstore_client.held_pages import Hold, end_holds
-from kvstore_client.kv_cache_groups import GroupWindow, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.lifecycle.store_connector import Connector
-from kvstore_client.match import InFlight, Match, Prefetched, Source, match_of
 from kvstore_client.memory.address_range import AddressRange
 from kvstore_client.memory.mapped_extent import MappedExtent
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
-from kvstore_client.packed_tokens import Tokens, pack_tokens
-from kvstore_client.page_layout import PageLayout
-from kvstore_client.page_runs import DatedRun, PageRef, Pages
-from kvstore_client.reservation import Acquired, Reservation, acquired_of
-from kvstore_client.spare_slots import SpareSlots
+from kvstore_client.pages.held_pages import Hold, end_holds
+from kvstore_client.pages.match import InFlight, Match, Prefetched, Source, match_of
+from kvstore_client.pages.reservation import Acquired, Reservation, acquired_of
+from kvstore_client.pages.spare_slots import SpareSlots
+from kvstore_client.values.kv_cache_groups import GroupWindow, window_messages
+from kvstore_client.values.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.values.packed_tokens import Tokens, pack_tokens
+from kvstore_client.values.page_layout import PageLayout
+from kvstore_client.values.page_runs import DatedRun, PageRef, Pages
 
 if TYPE_CHECKING:
     import torch

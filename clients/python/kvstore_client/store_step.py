@@ -15,15 +15,15 @@ from kvstore_client.errors import (
     StoreUnavailable,
     error_of_status,
 )
-from kvstore_client.held_pages import HeldPages, Hold, end_holds
-from kvstore_client.kv_cache_groups import GroupInsert, GroupWindow, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session, is_unclear
-from kvstore_client.match import Match, Prefetched, match_of
 from kvstore_client.namespace import Namespace, idle_ms
-from kvstore_client.packed_tokens import Tokens, pack_tokens
-from kvstore_client.page_runs import Pages
-from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, acquired_of
-from kvstore_client.spare_slots import SpareSlots
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds
+from kvstore_client.pages.match import Match, Prefetched, match_of
+from kvstore_client.pages.reservation import Acquired, Inserted, Reservation, ReuseHint, acquired_of
+from kvstore_client.pages.spare_slots import SpareSlots
+from kvstore_client.values.kv_cache_groups import GroupInsert, GroupWindow, window_messages
+from kvstore_client.values.packed_tokens import Tokens, pack_tokens
+from kvstore_client.values.page_runs import Pages
 
 # The feature of a store that runs steps.
 FEATURE = "step"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvstore.v1 import lease_pb2, store_pb2
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 
 STDIN = "-"
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")

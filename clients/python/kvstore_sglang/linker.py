@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 from kvstore_client.engines.log import log_with
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.engines.usage_log import UsageLog
-from kvstore_client.packed_tokens import TOKEN_BYTES
+from kvstore_client.values.packed_tokens import TOKEN_BYTES
 from kvstore_sglang import plugin
 from kvstore_sglang.engine.adapters import adapter_digests
 from kvstore_sglang.engine.engine_store import EngineStore

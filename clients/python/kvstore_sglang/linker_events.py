@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from kvstore_client.engines.announced_pages import AnnouncedPages
 from kvstore_client.engines.page_checks import PageChecks
-from kvstore_client.packed_tokens import TOKEN_BYTES
+from kvstore_client.values.packed_tokens import TOKEN_BYTES
 
 # SGLang's tree takes arrays of this type alone.
 INT64: Final = "q"

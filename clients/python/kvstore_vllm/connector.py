@@ -18,7 +18,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
 from kvstore_client.engines.log import log_with
-from kvstore_client.match import DISK_TIER, REMOTE_TIER
+from kvstore_client.pages.match import DISK_TIER, REMOTE_TIER
 from kvstore_vllm.blocks.swap_blocks import swap_blocks
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.engine.connector_settings import ConnectorSettings

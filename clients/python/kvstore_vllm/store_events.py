@@ -17,7 +17,7 @@ from vllm.v1.core.kv_cache_utils import (
 
 from kvstore_client.engines.announced_pages import AnnouncedPages
 from kvstore_client.engines.page_checks import PageChecks
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 from kvstore_vllm.identity.request_key import RequestKey
 
 _logger = logging.getLogger(__name__)

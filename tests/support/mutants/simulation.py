@@ -25,14 +25,14 @@ CLIENT = [
     ),
     Mutant(
         "released-without-waiting-for-the-device",
-        "kvstore_client.held_pages",
+        "kvstore_client.pages.held_pages",
         "end_holds",
         "session.wait_for_device()",
         "pass",
     ),
     Mutant(
         "inserted-without-waiting-for-the-device",
-        "kvstore_client.held_pages",
+        "kvstore_client.pages.held_pages",
         "require_current",
         "session.wait_for_device()",
         "pass",

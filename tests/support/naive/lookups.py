@@ -7,8 +7,8 @@ from typing import Any
 
 from kvstore.v1 import types_pb2
 from kvstore_client import GroupWindow, Match
-from kvstore_client.match import NOTHING_LOADED, LoadedPages
-from kvstore_client.page_runs import Pages
+from kvstore_client.pages.match import NOTHING_LOADED, LoadedPages
+from kvstore_client.values.page_runs import Pages
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import MatchedPages

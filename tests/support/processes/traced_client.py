@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kvstore import tracing
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import wait_until
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 
 LIMIT = 30.0
 PAGE_TOKENS, PAGE_BYTES, PAGES, SEQUENCES = 16, 4096, 4, 6

@@ -9,8 +9,8 @@ import torch
 
 from kvstore_client import Acquired, NamespaceIdentity
 from kvstore_client.engines.store_access import StoreAccess
-from kvstore_client.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_client.testing import wait_until
+from kvstore_client.values.packed_tokens import ONE_MORE, pack_tokens
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.engine.model_pages import ModelPages
 from kvstore_sglang.engine.token_pages import TokenPages

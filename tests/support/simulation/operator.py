@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, suppress
 
 from kvstore_client import Admin, connect_admin
 from kvstore_client.errors import StoreError
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 from simulation.kernel import Violation
 from simulation.sockets import SimProcess
 from simulation.world import World

@@ -11,8 +11,8 @@ import torch
 
 from kvstore_client import Client, ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.engines.store_access import copies_are_done
-from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_client.testing import wait_until
+from kvstore_client.values.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.rank.plan_executor import MappedPages, PlanExecutor
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import Layout, Slots, content, slots, transfer

@@ -11,9 +11,9 @@ from kvstore_client.config import ClientConfig
 from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.memory.shared_memory import REQUIRED_SEALS
-from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
-from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, sealed_memfd
 
 EPOCH = 5

@@ -6,9 +6,9 @@ import pytest
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Admin, connect_admin, errors
-from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.prefix_fetch import FetchedPrefix
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.packed_tokens import pack_tokens
 from wire.scripted_session import WELCOME
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 

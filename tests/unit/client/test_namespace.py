@@ -23,9 +23,9 @@ from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.memory.cuda import mapped_memory as cuda_memory
 from kvstore_client.namespace import PREFETCH
-from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from kvstore_client.values.packed_tokens import pack_tokens
 from wire.scripted_session import (
     ACKNOWLEDGED,
     BOUND,

@@ -10,14 +10,14 @@ from google.rpc import error_details_pb2, status_pb2
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Namespace, Prefetched, Reservation, StoreBudget, StoreStep, errors
-from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.namespace import PREFETCH
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.pages.held_pages import Hold
+from kvstore_client.pages.spare_slots import SpareSlots
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.spare_slots import SpareSlots
 from kvstore_client.store_step import FEATURE
+from kvstore_client.values.packed_tokens import pack_tokens
 from wire.scripted_session import CAPABILITIES, KEY, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 from kvstore_ctl.bench.prompt_trace import BLOCK_TOKENS, prompts_of
 
 CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 from kvstore_ctl.typed_values import namespace_of, namespaces_of, span_of, title_of, tokens_of
 
 SPACES = [

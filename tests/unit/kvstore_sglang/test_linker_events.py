@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvstore_client.engines import page_checks
-from kvstore_client.packed_tokens import pack_tokens
 from kvstore_client.testing import wait_until
+from kvstore_client.values.packed_tokens import pack_tokens
 from sglang_rig.counters import LayerWiseLoadCounter
 from sglang_rig.event_stand_ins import BlockRemoved, BlockStored, StorageMedium, block_hash
 from sglang_rig.stand_ins import sglang_stand_ins

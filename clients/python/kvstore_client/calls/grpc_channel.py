@@ -17,7 +17,7 @@ from kvstore.v1 import (
 )
 from kvstore_client.calls.lane_pool import LanePool
 from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_call
-from kvstore_client.packed_tokens import sequence_pieces
+from kvstore_client.values.packed_tokens import sequence_pieces
 
 MAX_MESSAGE_BYTES = 16 << 20
 CHANNEL_OPTIONS = (

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.fault_points import fault_point
-from kvstore_client.namespace_key import NamespaceIdentity
-from kvstore_client.page_layout import PageLayout
+from kvstore_client.values.namespace_key import NamespaceIdentity
+from kvstore_client.values.page_layout import PageLayout
 
 
 def match_request(

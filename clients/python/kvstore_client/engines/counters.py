@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from kvstore_client.match import DISK_TIER, REMOTE_TIER
+from kvstore_client.pages.match import DISK_TIER, REMOTE_TIER
 
 MICROSECONDS: Final = 1e6
 BYTES_OF_A_MEGABYTE: Final = 1e6

@@ -5,7 +5,7 @@ from typing import Final
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import PoolExhausted, StoreError
 from kvstore_client.namespace import Namespace
-from kvstore_client.reservation import Acquired
+from kvstore_client.pages.reservation import Acquired
 
 # Seconds for all calls of a save. No request waits for a save, but it must not hold slots long.
 SAVE_BUDGET: Final = 5.0

@@ -39,8 +39,8 @@ from kvstore_client.memory.address_range import ArenaRanges
 from kvstore_client.memory.cuda.host_registration import host_registrar
 from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import checksums_of
-from kvstore_client.namespace_key import NamespaceKey
-from kvstore_client.page_runs import PageRef, Pages
+from kvstore_client.values.namespace_key import NamespaceKey
+from kvstore_client.values.page_runs import PageRef, Pages
 
 
 class OpenedNamespace(NamedTuple):

@@ -28,8 +28,8 @@ from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.reattachment import Reattachment
 from kvstore_client.lifecycle.session import Session
-from kvstore_client.namespace_key import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceKey
 
 # A namespace that is refused for this is tried again.
 PASSING = PoolExhausted

@@ -22,7 +22,7 @@ from kvstore_client.memory.shared_memory import (
     reserve_again,
     view_mapped,
 )
-from kvstore_client.page_runs import DatedRun, PageRef, SlotRun
+from kvstore_client.values.page_runs import DatedRun, PageRef, SlotRun
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from kvstore_client.memory.host_extent import HostExtent, Register
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
 from kvstore_client.memory.page_generations import map_generations
 from kvstore_client.memory.shared_memory import MemoryIdentity, identity_of
-from kvstore_client.page_runs import Pages
+from kvstore_client.values.page_runs import Pages
 
 
 def map_extent(

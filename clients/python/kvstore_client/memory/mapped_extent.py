@@ -9,8 +9,8 @@ from xxhash import xxh3_64_intdigest
 
 from kvstore.v1 import types_pb2
 from kvstore_client.memory.shared_memory import MemoryIdentity
-from kvstore_client.page_layout import PagedContent, PageLayout
-from kvstore_client.page_runs import PageRef
+from kvstore_client.values.page_layout import PagedContent, PageLayout
+from kvstore_client.values.page_runs import PageRef
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from typing import Self, TypeAlias
 from kvstore.v1 import types_pb2
 from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
 from kvstore_client.memory.shared_memory import UntrustedMemory, check_memory, map_memory
-from kvstore_client.page_runs import GENERATION_BYTES, DatedRun, PageRef, Pages
+from kvstore_client.values.page_runs import GENERATION_BYTES, DatedRun, PageRef, Pages
 
 # Eight bytes for each slot, or a number.
 _Generations: TypeAlias = bytes | tuple[int, ...]

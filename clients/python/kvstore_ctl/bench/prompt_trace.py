@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
+from kvstore_client.values.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_ctl.bench.scratch_namespace import PAGE_TOKENS
 
 # The tokens of one block in the public traces that name blocks by hash_ids (Mooncake).

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kvstore_client.errors import PoolExhausted
-from kvstore_client.packed_tokens import TOKEN_BYTES
-from kvstore_client.reservation import Acquired, Reservation
+from kvstore_client.pages.reservation import Acquired, Reservation
+from kvstore_client.values.packed_tokens import TOKEN_BYTES
 from kvstore_ctl import store_tables
 from kvstore_ctl.bench.prompt_trace import TracePrompt, prompts_of
 from kvstore_ctl.bench.scratch_namespace import (

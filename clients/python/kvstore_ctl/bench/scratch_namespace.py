@@ -14,8 +14,8 @@ from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.namespace import Namespace
-from kvstore_client.namespace_key import NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PageLayout
+from kvstore_client.values.namespace_key import NamespaceIdentity
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 from kvstore_ctl.terminal_text import counted
 
 PAGE_TOKENS = 16

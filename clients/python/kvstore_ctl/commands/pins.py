@@ -6,7 +6,7 @@ import typer
 
 from kvstore.v1 import store_pb2
 from kvstore_client.namespace import PREFETCH
-from kvstore_client.packed_tokens import TOKEN_BYTES
+from kvstore_client.values.packed_tokens import TOKEN_BYTES
 from kvstore_ctl import store_tables
 from kvstore_ctl.console import (
     EXIT_REFUSED,

@@ -8,7 +8,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kvstore.v1 import store_pb2
-from kvstore_client.packed_tokens import unpack_tokens
+from kvstore_client.values.packed_tokens import unpack_tokens
 from kvstore_ctl.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_ctl.message_json import plain
 from kvstore_ctl.terminal_text import counted, printable

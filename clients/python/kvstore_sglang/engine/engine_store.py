@@ -6,7 +6,7 @@ from typing import Final
 from kvstore_client import GroupWindow, Match, Namespace, StoreBudget
 from kvstore_client.engines.store_access import StoreAccess
 from kvstore_client.errors import StoreError, StoreUnavailable
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES
 
 # Salts are users' own, and may be many.
 MOST_SLOW: Final = 1_024

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
+from kvstore_client.values.packed_tokens import TOKEN_BYTES, pack_tokens
 
 
 class TokenPages:

@@ -20,7 +20,7 @@ from kvstore_client import (
     StoreBudget,
 )
 from kvstore_client.errors import StoreError
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES
 from kvstore_sglang.engine.component_pages import ComponentPages
 from kvstore_sglang.transfers.page_copies import PageCopies
 

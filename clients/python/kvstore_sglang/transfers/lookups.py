@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from kvstore_client import Match, StoreBudget
 from kvstore_client.errors import StoreTimedOut
-from kvstore_client.packed_tokens import ONE_MORE
+from kvstore_client.values.packed_tokens import ONE_MORE
 
 _logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from kvstore_client.engines.reserved_pages import (
     with_first_pages,
 )
 from kvstore_client.errors import StoreError, StoreUnavailable
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES
 from kvstore_sglang.engine.component_pages import ComponentPages
 from kvstore_sglang.engine.engine_store import EngineStore
 from kvstore_sglang.transfers.hanging_pages import HangingPages, HangingSaves

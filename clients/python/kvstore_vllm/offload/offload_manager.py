@@ -23,7 +23,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvstore_client import DatedRun, Match
 from kvstore_client.engines.canonical import mixed_salt
 from kvstore_client.engines.counters import COUNTED, count_loaded
-from kvstore_client.match import DISK_TIER, REMOTE_TIER
+from kvstore_client.pages.match import DISK_TIER, REMOTE_TIER
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.identity.adapters import AdapterDigests

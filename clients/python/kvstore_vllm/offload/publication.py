@@ -21,7 +21,7 @@ from kvstore_client import (
 )
 from kvstore_client.engines.reserved_pages import SAVE_BUDGET, TRIES_FOR_ROOM
 from kvstore_client.errors import PoolExhausted, StoreError
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.reserve import Spare, SpareBatch

@@ -21,7 +21,7 @@ from kvstore_client.engines.reserved_pages import (
     with_first_pages,
 )
 from kvstore_client.errors import StoreError, StoreUnavailable
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES, pack_tokens
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import (

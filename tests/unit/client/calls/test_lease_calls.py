@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
-from kvstore_client.namespace_key import NamespaceIdentity
-from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceIdentity
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 from wire.scripted_store import ScriptedCalls
 
 CALLER = prefix_cache_pb2.Caller(

@@ -13,9 +13,9 @@ from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.config import ContiguousMemory
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.page_runs import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from kvstore_client.values.page_runs import Pages
 from wire.scripted_session import ABORTED, KEY, RELEASED, REVOKED, ScriptedSession, match, matched
 from wire.scripted_store import ScriptedCalls, refusal
 

@@ -11,9 +11,9 @@ from google.rpc import status_pb2
 
 from kvstore.v1 import attach_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, errors
-from kvstore_client.namespace_key import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from kvstore_client.values.namespace_key import NamespaceKey
 from wire.scripted_session import (
     ACKNOWLEDGED,
     BOUND,

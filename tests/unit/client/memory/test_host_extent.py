@@ -15,7 +15,7 @@ from kvstore_client.memory import host_extent
 from kvstore_client.memory.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.memory.shared_memory import REQUIRED_SEALS
-from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.values.page_layout import OpaqueContent, PagedContent, PageLayout
 from processes.open_descriptors import open_descriptors
 from processes.resident_bytes import resident_bytes
 from wire.scripted_store import sealed_memfd as any_memfd

@@ -13,7 +13,7 @@ from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.memory.page_generations import PageGenerations, map_generations
 from kvstore_client.memory.shared_memory import REQUIRED_SEALS
-from kvstore_client.page_runs import PageRef, Pages
+from kvstore_client.values.page_runs import PageRef, Pages
 from wire.packed_runs import packed, unchanged
 from wire.scripted_store import sealed_memfd
 

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_client.packed_tokens import unpack_tokens
+from kvstore_client.values.packed_tokens import unpack_tokens
 from kvstore_sglang.engine.token_pages import TokenPages
 
 PAGE, VOCABULARY = 4, 100

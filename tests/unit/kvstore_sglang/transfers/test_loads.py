@@ -11,7 +11,7 @@ import torch
 
 from kvstore_client import PageRef
 from kvstore_client.errors import PageRecycled, StoreUnavailable
-from kvstore_client.kv_cache_groups import GroupPages
+from kvstore_client.values.kv_cache_groups import GroupPages
 from kvstore_sglang.engine.component_pages import ComponentPages
 from kvstore_sglang.transfers.loads import ComponentLoad, Loads, QueuedLoad
 from sglang_rig.counters import LayerWiseLoadCounter

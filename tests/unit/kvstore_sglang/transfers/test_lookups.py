@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvstore_client import StoreBudget
 from kvstore_client.errors import StoreError, StoreTimedOut, StoreUnavailable
-from kvstore_client.packed_tokens import ONE_MORE, TOKEN_BYTES, pack_tokens
+from kvstore_client.values.packed_tokens import ONE_MORE, TOKEN_BYTES, pack_tokens
 from kvstore_sglang.transfers.lookups import (
     FORGOTTEN_SECONDS,
     KEPT_SECONDS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvstore.rpc.lane import LENGTHS, LOOK_BYTES, METHODS, SMALL_BYTES, Frame, HotLane, Party
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client.packed_tokens import sequence_pieces
+from kvstore_client.values.packed_tokens import sequence_pieces
 from stores.rpc_world import OpenLane, Server, lane_answer, lane_frame, nothing, reason, tokens
 
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.rpc.lane import METHODS, SMALL_BYTES
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client.packed_tokens import sequence_pieces
+from kvstore_client.values.packed_tokens import sequence_pieces
 from stores.rpc_world import (
     OpenLane,
     Server,

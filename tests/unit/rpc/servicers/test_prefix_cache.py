@@ -8,7 +8,7 @@ import pytest
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
-from kvstore_client.page_runs import Pages
+from kvstore_client.values.page_runs import Pages
 from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 # Three pages, and one token to run.

@@ -11,7 +11,7 @@ from kvstore.core.values.runs import Run
 from kvstore.rpc.wire import convert
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
-from kvstore_client.page_runs import DatedRun, Pages
+from kvstore_client.values.page_runs import DatedRun, Pages
 
 OLDEST = pb.Caller()
 RANGES = pb.Caller(slot_ranges=True)

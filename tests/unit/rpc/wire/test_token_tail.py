@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvstore.rpc.wire.token_tail import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client.packed_tokens import sequence_pieces
+from kvstore_client.values.packed_tokens import sequence_pieces
 
 TOKENS = bytes(range(256)) * 100
 

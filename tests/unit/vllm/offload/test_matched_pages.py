@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore_client import DatedRun
-from kvstore_client.match import LoadedPages
+from kvstore_client.pages.match import LoadedPages
 from kvstore_vllm.offload.matched_pages import LONGEST_UNUSED, GroupPage
 from naive.lookups import Found, NaiveLookups
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_client.match import DISK_TIER, REMOTE_TIER
+from kvstore_client.pages.match import DISK_TIER, REMOTE_TIER
 from naive.engine import LOOKUP_TIMEOUT, SCHEDULING_WAIT, NaiveEngine
 from naive.pages import NaivePages
 from naive.runs import PAGE, PROMPT, engine, run, settle

@@ -7,7 +7,7 @@ import pytest
 
 from kvstore_client import Acquired, Match, Prefetched
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
-from kvstore_client.packed_tokens import pack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.step_operations import (
     AcquirePages,

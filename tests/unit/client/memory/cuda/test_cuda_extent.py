@@ -13,7 +13,7 @@ from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavail
 from kvstore_client.memory.cuda.cuda_extent import CudaExtent
 from kvstore_client.memory.cuda.mapped_memory import CudaMemory, cuda_memory
 from kvstore_client.memory.mapped_extent import UntrustedExtent
-from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.values.page_layout import OpaqueContent, PagedContent, PageLayout
 
 EPOCH = 5
 SLOT = 64

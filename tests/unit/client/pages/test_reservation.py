@@ -11,15 +11,15 @@ from device.card import Card, ClientCuda
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client import ReuseHint, errors
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.match import Match
 from kvstore_client.memory.cuda.cuda_extent import CudaExtent
 from kvstore_client.memory.cuda.mapped_memory import CudaMemory
 from kvstore_client.memory.mapped_extent import checksums_of
-from kvstore_client.page_runs import PageRef
-from kvstore_client.reservation import Reservation, grow_reservations
+from kvstore_client.pages.held_pages import Hold
+from kvstore_client.pages.match import Match
+from kvstore_client.pages.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.page_runs import PageRef
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
 from wire.scripted_store import ScriptedCalls, refusal
 

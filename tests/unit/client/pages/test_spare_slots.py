@@ -7,8 +7,8 @@ import pytest
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import GroupInsert, PageRef, Reservation, SpareSlots, errors
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.pages.held_pages import Hold
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
 from wire.scripted_store import ScriptedCalls, refusal

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvstore.v1 import types_pb2
-from kvstore_client.page_layout import PageLayout
+from kvstore_client.values.page_layout import PageLayout
 
 
 @dataclass(frozen=True)

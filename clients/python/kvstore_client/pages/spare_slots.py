@@ -5,9 +5,9 @@ from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.held_pages import Hold, end_holds
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
-from kvstore_client.page_runs import PageRef, Pages
+from kvstore_client.pages.held_pages import Hold, end_holds
+from kvstore_client.values.page_runs import PageRef, Pages
 
 
 class _Place(NamedTuple):

@@ -8,15 +8,15 @@ from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import PageRecycled
-from kvstore_client.held_pages import Hold, end_holds
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.match import Match, Source
 from kvstore_client.namespace import Namespace
-from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
-from kvstore_client.page_layout import OpaqueContent, PageLayout
-from kvstore_client.page_runs import PageRef, Pages
-from kvstore_client.reservation import Acquired, Reservation
+from kvstore_client.pages.held_pages import Hold, end_holds
+from kvstore_client.pages.match import Match, Source
+from kvstore_client.pages.reservation import Acquired, Reservation
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
+from kvstore_client.values.page_runs import PageRef, Pages
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.page_runs import Pages
+from kvstore_client.values.page_runs import Pages
 
 
 class GroupWindow(NamedTuple):
@@ -33,7 +33,7 @@ class GroupPages(NamedTuple):
 class GroupInsert(NamedTuple):
     """Pages of a group to publish: positions in pages of the sequence, and the slots of each.
 
-    ``slot_offsets`` are those of a :class:`~kvstore_client.spare_slots.SpareSlots`.
+    ``slot_offsets`` are those of a :class:`~kvstore_client.pages.spare_slots.SpareSlots`.
     """
 
     group: int

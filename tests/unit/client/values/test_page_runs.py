@@ -6,7 +6,7 @@ from typing import TypeAlias
 import pytest
 
 from kvstore.v1 import types_pb2
-from kvstore_client.page_runs import PageRef, Pages, SlotRun
+from kvstore_client.values.page_runs import PageRef, Pages, SlotRun
 from wire.packed_runs import packed, unchanged
 
 Answered: TypeAlias = Callable[[Iterable[types_pb2.PageRun]], Pages]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.values.page_layout import OpaqueContent, PagedContent, PageLayout
 
 CONTENT = PagedContent(layer_count=2, kv_head_count=4, head_dim=8, dtype="bfloat16")
 

@@ -4,10 +4,10 @@ import pytest
 
 from kvstore.v1 import types_pb2
 from kvstore_client import errors
-from kvstore_client.held_pages import Hold
-from kvstore_client.match import LoadedPages, Match
-from kvstore_client.page_runs import PageRef, Pages
-from kvstore_client.reservation import Acquired
+from kvstore_client.pages.held_pages import Hold
+from kvstore_client.pages.match import LoadedPages, Match
+from kvstore_client.pages.reservation import Acquired
+from kvstore_client.values.page_runs import PageRef, Pages
 from wire.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.usefixtures("releases_answered")

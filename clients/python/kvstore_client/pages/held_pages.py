@@ -12,7 +12,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.page_runs import PageRef
+from kvstore_client.values.page_runs import PageRef
 
 _logger = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple, Self
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 from kvstore_client.errors import PageRecycled, StoreError
-from kvstore_client.held_pages import HeldPages, Hold, end_holds, require_current
-from kvstore_client.kv_cache_groups import GroupInsert
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
-from kvstore_client.match import InFlight, Match, match_of
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
-from kvstore_client.page_runs import Pages
-from kvstore_client.spare_slots import SpareSlots
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_current
+from kvstore_client.pages.match import InFlight, Match, match_of
+from kvstore_client.pages.spare_slots import SpareSlots
+from kvstore_client.values.kv_cache_groups import GroupInsert
+from kvstore_client.values.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
+from kvstore_client.values.page_runs import Pages
 
 MILLISECONDS = 1000
 # The values of ``expected_reuse`` in the protocol.

@@ -1,7 +1,7 @@
 """The key of a namespace."""
 
-from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
-from kvstore_client.page_layout import OpaqueContent, PageLayout
+from kvstore_client.values.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.values.page_layout import OpaqueContent, PageLayout
 
 
 def test_an_identity_travels_whole() -> None:

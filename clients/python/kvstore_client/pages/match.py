@@ -7,10 +7,10 @@ from typing import Final, NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.errors import StoreError
-from kvstore_client.held_pages import HeldPages, Hold
-from kvstore_client.kv_cache_groups import GroupPages, pages_of_groups
 from kvstore_client.lifecycle.session import Session
-from kvstore_client.page_runs import PageRef, Pages
+from kvstore_client.pages.held_pages import HeldPages, Hold
+from kvstore_client.values.kv_cache_groups import GroupPages, pages_of_groups
+from kvstore_client.values.page_runs import PageRef, Pages
 
 
 class Source(HeldPages):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client.packed_tokens import pack_tokens, sequence_pieces, unpack_tokens
+from kvstore_client.values.packed_tokens import pack_tokens, sequence_pieces, unpack_tokens
 
 IDS = [1, 2, 3_000_000_000]
 PACKED = b"\x01\0\0\0\x02\0\0\0\x00\x5e\xd0\xb2"

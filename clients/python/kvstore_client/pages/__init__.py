@@ -1,0 +1,1 @@
+"""Pages that this process holds: matched ones, and reserved ones that it may write."""

@@ -1,0 +1,1 @@
+"""What calls and answers name: tokens, layouts, pages by their places, and namespaces."""
