@@ -1,1 +1,1 @@
-"""What calls and answers name: tokens, layouts, pages by their places, and namespaces."""
+"""Values that calls and answers name: tokens, layouts, places of pages, and namespaces."""
