@@ -130,9 +130,12 @@ class HostsDemo:
             return bool(written_pages(host.admin.stats()) >= host.written_pages)
 
         if not wait_until(written, WRITTEN_SECONDS):
+            stats = host.admin.stats()
+            refused = ", ".join(f"{each.reason} {each.count}" for each in stats.remote.refused_pages)
             raise WorkerError(
-                f"the engine has {written_pages(host.admin.stats())} pages of host "
-                f"{host.worker.name} after {WRITTEN_SECONDS:g} s, not {host.written_pages}"
+                f"the engine has {written_pages(stats)} pages of host {host.worker.name} "
+                f"after {WRITTEN_SECONDS:g} s, not {host.written_pages}; "
+                f"refused: {refused or 'none'}"
             )
 
 

@@ -4,13 +4,17 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from struct import unpack_from
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeAlias, overload
 
 from kvstore.v1 import types_pb2
 
 # Bytes of a number in a packed run.
 SLOT_INDEX_BYTES = 4
 GENERATION_BYTES = 8
+
+
+# Of slots in a row 8 bytes each, in the order of this machine's; of others a number each.
+Generations: TypeAlias = bytes | tuple[int, ...]
 
 
 class PageRef(NamedTuple):
@@ -50,12 +54,18 @@ def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
     return range(slots[0], slots[0] + run.slot_count) if run.slot_count else slots
 
 
+def in_a_row(slots: Sequence[int]) -> bool:
+    """Returns whether slots are a range of neighbours."""
+    return isinstance(slots, range) and slots.step == 1
+
+
 def generation_bytes_of(run: types_pb2.PageRun) -> bytes:
     """Returns 8 bytes for the generation of each slot of a run, or none if the store named none."""
-    named = run.packed_generations or array("Q", run.generations).tobytes()
-    whole = named[: len(named) // GENERATION_BYTES * GENERATION_BYTES]
-    one_for_all = run.slot_count and len(whole) == GENERATION_BYTES
-    return whole * run.slot_count if one_for_all else whole
+    count = len(run.packed_generations) // GENERATION_BYTES
+    packed = run.packed_generations[: count * GENERATION_BYTES]
+    named = packed or array("Q", run.generations).tobytes()
+    one_for_all = run.slot_count and len(named) == GENERATION_BYTES
+    return named * run.slot_count if one_for_all else named
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
@@ -108,13 +118,12 @@ class Pages(Sequence[PageRef]):
         """The slots by extent with their generations, for another process that copies them."""
         return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
 
-    def generations(self) -> Iterator[tuple[int, Sequence[int], bytes]]:
-        """Yields the extent of each run, its slots, and 8 bytes for the generation of each slot.
-
-        Yields no bytes for a run without generations.
-        """
+    def generations(self) -> Iterator[tuple[int, Sequence[int], Generations]]:
+        """Yields the extent of each run, its slots and their generations, of which may be none."""
         for run in self._runs:
-            yield run.extent_id, slots_of(run), generation_bytes_of(run)
+            slots = slots_of(run)
+            named = generation_bytes_of(run) if in_a_row(slots) else generations_of(run)
+            yield run.extent_id, slots, named
 
     @property
     def tiers(self) -> list[int]:

@@ -149,7 +149,14 @@ def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
     assert pages.recycled(extents.get) == [PageRef(1, slot) for slot in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("wrong", [(2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *((2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))),
+        # As many as the extent still has, and one of them another.
+        *((2, SLOTS, (0, 0)), (2, SLOTS, (0, 1))),
+    ],
+)
 def test_a_range_that_makes_no_sense_has_no_current_page(
     extents: ExtentTable, named: Named, wrong: tuple[int, int, tuple[int, ...]]
 ) -> None:
