@@ -131,11 +131,11 @@ class HostsDemo:
 
         if not wait_until(written, WRITTEN_SECONDS):
             stats = host.admin.stats()
-            refused = ", ".join(f"{each.reason} {each.count}" for each in stats.remote.refused_pages)
+            reasons = (f"{each.reason} {each.count}" for each in stats.remote.refused_pages)
             raise WorkerError(
                 f"the engine has {written_pages(stats)} pages of host {host.worker.name} "
                 f"after {WRITTEN_SECONDS:g} s, not {host.written_pages}; "
-                f"refused: {refused or 'none'}"
+                f"refused: {', '.join(reasons) or 'none'}"
             )
 
 
