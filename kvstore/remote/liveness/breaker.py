@@ -2,7 +2,8 @@
 
 Threads that wait for one hung engine fail together, and that is one failure. So a failure counts
 only if its call began after the failure before it was known. Failures count in a window and not in
-a row: an engine that answers one call of three is as good as dead.
+a row: an engine that answers one call of three is as good as dead. An engine that never answered
+is away at its first failure, since its address may be wrong. This rule is not for single nodes.
 """
 
 from collections import deque
@@ -47,11 +48,13 @@ class Breaker:
         self._outcomes: deque[bool] = deque(maxlen=WINDOW_CALLS)
         self._last_failure = float("-inf")
         self._refused_until = float("-inf")
+        self._has_answered = self._is_of_node
         self._has_ended = False
 
     def succeed(self) -> None:
         """Notes that a call was answered."""
         with self._changed:
+            self._has_answered = True
             self._outcomes.append(True)
 
     def fail(self, error: RemoteError, began: float) -> None:
@@ -68,7 +71,8 @@ class Breaker:
             self.failure_count += 1
             self._outcomes.append(False)
             by_operator = error.reaction is Reaction.OPERATOR
-            if self._outcomes.count(False) < MOST_FAILURES and not by_operator:
+            are_few = self._outcomes.count(False) < MOST_FAILURES
+            if are_few and self._has_answered and not by_operator:
                 return
             self.is_open, self.needs_operator = True, by_operator
             self.opened_count += 1
@@ -85,10 +89,10 @@ class Breaker:
         """
         why = f"{type(error).__name__}: {error}"
         with self._changed:
-            is_news, self.why = self.why != why, why
+            are_fews, self.why = self.why != why, why
             if of_page:
                 self._refused_until = self._clock() + REFUSED_SECONDS
-        if is_news:
+        if are_fews:
             log.error("remote_write_forbidden", why=why)
 
     @property
@@ -100,6 +104,7 @@ class Breaker:
         """Notes that the engine works again. Earlier failures do not count any more."""
         with self._changed:
             self._outcomes.clear()
+            self._has_answered = True
             self.is_open = self.needs_operator = False
         self._log.info("remote_node_back" if self._is_of_node else "remote_engine_back")
         self.closed()

@@ -190,6 +190,7 @@ def test_failures_count_in_a_window_and_once_for_each_stall(
     def away_after(fails_together: int) -> int:
         clock = SetClock()
         breaker = Breaker(clock)
+        breaker.succeed()
         for count in range(1, 100):
             clock.now += 1
             for _ in range(fails_together):
@@ -205,10 +206,23 @@ def test_failures_count_in_a_window_and_once_for_each_stall(
     assert away_after(4) < MOST_FAILURES
 
 
+def test_an_engine_that_never_answered_is_away_at_once() -> None:
+    """Its address may be wrong, which an operator sees without a request. A node may begin late."""
+    for node, is_away in (("", True), ("a node", False)):
+        breaker = Breaker(SetClock(), node=node)
+        breaker.fail(EngineUnreachable("name not known"), 0.5)
+        assert breaker.is_open == is_away
+    breaker = Breaker(SetClock())
+    breaker.succeed()
+    breaker.fail(EngineUnreachable("cut"), 0.5)
+    assert not breaker.is_open
+
+
 def test_few_failures_among_many_calls_are_none() -> None:
     """One of five."""
     clock = SetClock()
     breaker = Breaker(clock)
+    breaker.succeed()
     for number in range(1000):
         clock.now += 1
         if number % 5:
