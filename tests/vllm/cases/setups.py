@@ -28,7 +28,8 @@ COMMON = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
 class Setup:
     """The arguments of vLLM's that make the set-up, and what its case requires besides the hit.
 
-    ``page_tokens`` is the page's size, which vLLM grows to the bytes of a recurrent state.
+    ``page_tokens`` is the page's size. None is that of the store's only namespace: vLLM grows it to
+    the bytes of a recurrent state, by as much as the processor's kernels ask for.
     ``accepts`` says that drafts are accepted, and ``drops_last`` that vLLM's own prefix cache
     drops the last page of each hit, because a draft's KV of its end depends on the next token.
     ``controlled`` asks for a second case, in which wrong pages have to change answers.
@@ -36,17 +37,15 @@ class Setup:
 
     name: str
     arguments: Mapping[str, object] = field(default_factory=dict)
-    page_tokens: int = PAGE_TOKENS
+    page_tokens: int | None = PAGE_TOKENS
     asked: Sequence[Prompt] = (*ASKED, REPEATED)
     accepts: bool = False
     drops_last: bool = False
     controlled: bool = False
 
-    @property
-    def wholes(self) -> int:
+    def wholes(self, page_tokens: int) -> int:
         """Returns the tokens in whole pages before the last token of each prompt."""
-        size = self.page_tokens
-        return sum((len(each.tokens) - 1) // size * size for each in self.asked)
+        return sum((len(each.tokens) - 1) // page_tokens * page_tokens for each in self.asked)
 
 
 def drafting(method: str, model: Path | None = None, count: int = DRAFTED) -> dict[str, object]:
@@ -98,7 +97,7 @@ def states(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     # Its states are computed in no other type here.
     brief = cached | {"dtype": "bfloat16"}
     qwen = EngineOptions(save_model("qwen3-next", folder / "qwen3-next"), arguments=brief)
-    setup = Setup("states: Qwen3-Next", brief, 160, controlled=True)
+    setup = Setup("states: Qwen3-Next", brief, None, controlled=True)
     _run(qwen, [setup], folder, table, [OFFLOADING])
 
 
@@ -162,27 +161,34 @@ def _second_process(world: World, store: Store, setup: Setup) -> None:
         case.require(case.loaded == 0, "an empty store gave pages")
         settled(case, store)
         counts = world.check(case, second, asked)
-        expected = setup.wholes
+        page_tokens = setup.page_tokens or _page_tokens(store)
+        expected = setup.wholes(page_tokens)
         case.require(case.loaded == expected, f"loaded {case.loaded} of {expected} tokens")
         accepted = round(counts.get("vllm:spec_decode_num_accepted_tokens"))
         if "speculative_config" in arguments:
             case.note = f"{accepted} drafted tokens accepted"
         case.require(accepted > 0 or not setup.accepts, "no draft was accepted")
         if setup.drops_last:
-            _last_pages(world, case, second, setup)
+            _last_pages(world, case, second, setup, page_tokens)
     if setup.controlled:
         with world.engine(f"{stem}-faulty", store, arguments=arguments, wrong_page=True) as faulty:
             wrong_page(world, store, faulty, f"{setup.name}: a wrong page is seen", setup.asked)
 
 
-def _last_pages(world: World, case: Case, engine: Engine, setup: Setup) -> None:
+def _page_tokens(store: Store) -> int:
+    """Returns the size of the pages in a store's only namespace."""
+    [namespace] = store.stats().namespaces
+    return namespace.layout.page_tokens
+
+
+def _last_pages(world: World, case: Case, engine: Engine, setup: Setup, page_tokens: int) -> None:
     """Requires that the store gives the pages that vLLM's own prefix cache leaves out."""
     asked = list(setup.asked)
     before = case.loaded
     counts = world.check(case, engine, asked)
     local = round(counts.labelled("vllm:prompt_tokens_by_source", "local_cache_hit"))
-    left_out = setup.page_tokens * len(asked)
-    case.require(local == setup.wholes - left_out, f"{local} tokens were local")
+    left_out = page_tokens * len(asked)
+    case.require(local == setup.wholes(page_tokens) - left_out, f"{local} tokens were local")
     loaded = case.loaded - before
     case.require(loaded == left_out, f"loaded {loaded} of {left_out} tokens")
 
