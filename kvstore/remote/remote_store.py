@@ -182,6 +182,7 @@ class RemoteStore:
             self._quiet_calls,
             self._engine_clock,
             clock,
+            time_ms=self._calls.time_ms,
             seconds=settings.timeout_seconds,
             tick=self._tick,
             check=self._removals.check_oldest,

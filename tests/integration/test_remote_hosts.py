@@ -139,9 +139,11 @@ def test_a_host_that_only_reads_writes_nothing(hosts: Hosts) -> None:
 
 
 def test_a_server_starts_and_serves_without_its_engine(hosts: Hosts) -> None:
-    """It comes back to the engine by itself once that runs."""
+    """It says so before anybody asks, and comes back to the engine by itself once that runs."""
     hosts.engine.kill()
     host = hosts.add()
+    away = store_pb2.RemoteStats.STATE_AWAY
+    assert wait_until(lambda: host.remote.state == away), host.remote
     assert host.matched(PROMPT) == 0
     assert host.remote.state != store_pb2.RemoteStats.STATE_FAILED
     hosts.engine.start()
