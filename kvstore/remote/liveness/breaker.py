@@ -89,10 +89,10 @@ class Breaker:
         """
         why = f"{type(error).__name__}: {error}"
         with self._changed:
-            are_fews, self.why = self.why != why, why
+            is_news, self.why = self.why != why, why
             if of_page:
                 self._refused_until = self._clock() + REFUSED_SECONDS
-        if are_fews:
+        if is_news:
             log.error("remote_write_forbidden", why=why)
 
     @property
