@@ -38,9 +38,9 @@ class Upkeep:
 
     ``tick`` is called each second too, whether or not the engine answers, and ``check`` each
     minute. A call of the engine may take ``seconds``. A deletion that waited for too long is
-    dropped, and so is one of a value that is not ``bad`` any more. ``time_ms`` reads the engine's
-    clock until a deadline, each minute, and reports a failure: so an engine that nobody asks is
-    asked too.
+    dropped, and so is one of a value that is not ``bad`` any more. ``read_clock`` returns the
+    engine's time in ms, each minute, and reports a failure: so an engine that nobody asks is asked
+    too.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Upkeep:
         engine_clock: EngineClock,
         clock: Clock,
         *,
-        time_ms: Callable[[float], int],
+        read_clock: Callable[[], int],
         seconds: float,
         tick: Callable[[], None],
         check: Callable[[], None],
@@ -57,7 +57,7 @@ class Upkeep:
     ) -> None:
         self.skew = 0.0
         self._calls = calls
-        self._time_ms = time_ms
+        self._ask_clock = read_clock
         self._engine_clock = engine_clock
         self._clock = clock
         self._seconds = seconds
@@ -142,7 +142,7 @@ class Upkeep:
             return
         self._check_at = self._clock() + CLOCK_SECONDS
         self._check()
-        engine_ms = self._time_ms(self._clock() + self._seconds)
+        engine_ms = self._ask_clock()
         self._engine_clock.set(engine_ms)
         was_wrong = abs(self.skew) > WRONG_SECONDS
         self.skew = engine_ms / 1000 - time.time()

@@ -130,6 +130,20 @@ def test_the_skew_of_clocks_is_known(host: RemoteHost) -> None:
     host.until(lambda: abs(host.store.remote_use().clock_skew - 100) < 10)
 
 
+def test_the_clock_may_take_as_long_as_a_read(host: RemoteHost) -> None:
+    """A busy machine answers a new host late, and its first failure would take the engine away."""
+    patience: list[float] = []
+
+    def answer(deadline: float) -> int:
+        patience.append(deadline - time.monotonic())
+        return int(time.time() * 1000)
+
+    host.engine.time_ms = answer  # type: ignore[method-assign]
+    host.store._upkeep._check_at = 0.0
+    host.until(lambda: patience)
+    assert SETTINGS.timeout_seconds < patience[0] <= SETTINGS.read_seconds
+
+
 def test_hits_are_refreshed_apart(host: RemoteHost) -> None:
     """A read is no write, and an engine that refuses refreshes serves it (E26)."""
     host.publish(0, 1)

@@ -262,7 +262,7 @@ def test_no_page_that_was_written_anew_is_deleted(
         host.store._quiet_calls,
         EngineClock(0.0),
         lambda: monotonic() + passed[0],
-        time_ms=host.store._quiet_calls.time_ms,
+        read_clock=lambda: host.store._quiet_calls.time_ms(monotonic() + LIMIT),
         seconds=LIMIT,
         tick=lambda: None,
         check=lambda: None,
