@@ -102,7 +102,9 @@ def test_forget_is_for_all_hosts(hosts: Hosts) -> None:
     first.publish(PROMPT)
     result = run(first.store, "remote", "forget", "tiny", "--yes")
     assert result.exit_code == 0, result.output
-    assert "removed 4 pages" in result.stdout
+    # The write to the engine may still hold some, which then go at its end.
+    removed = re.findall(r"(\d+) pages?", result.stdout)
+    assert sum(map(int, removed)) == page_count(PROMPT)
     assert hosts.add().looks_in_vain(PROMPT)
     assert run(first.store, "remote", "forget", "tiny", typed="n\n").exit_code == 1
 
