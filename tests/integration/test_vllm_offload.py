@@ -283,9 +283,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     made: list[list[str]] = []
     run_step, match, insert = LeaseCalls.run_step, LeaseCalls.match, LeaseCalls.insert
 
-    def step(self: LeaseCalls, space: bytes, each: Sequence[Any], timeout: float) -> Any:  # noqa: ANN401
-        made.append([str(operation.WhichOneof("operation")) for operation in each])
-        return run_step(self, space, each, timeout)
+    def step(self: LeaseCalls, request: Any, timeout: float) -> Any:  # noqa: ANN401
+        made.append([str(each.WhichOneof("operation")) for each in request.operations])
+        return run_step(self, request, timeout)
 
     def matched(self: LeaseCalls, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
         made.append(["one match"])

@@ -155,14 +155,9 @@ def test_requests_of_a_step_are_one_call(
     work = StoreWork(access, PAGE, 20.0)
     calls: list[list[str]] = []
 
-    def counted(
-        self: LeaseCalls,
-        namespace_id: bytes,
-        operations: Sequence[Any],
-        *rest: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
-        calls.append([each.WhichOneof("operation") for each in operations])
-        return run_step(self, namespace_id, operations, *rest)
+    def counted(self: LeaseCalls, request: Any, timeout: float) -> Any:  # noqa: ANN401
+        calls.append([each.WhichOneof("operation") for each in request.operations])
+        return run_step(self, request, timeout)
 
     run_step = LeaseCalls.run_step
     monkeypatch.setattr(LeaseCalls, "run_step", counted)

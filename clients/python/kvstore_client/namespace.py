@@ -229,8 +229,8 @@ class Namespace:
         session = self._connector.require_session()
         opened = self._opened(session)
         budget = budget or self.new_budget()
-        grant, hold = self._reserve(session, opened, start_page, page_count, budget)
-        return Reservation(hold, opened, grant, budget)
+        pages, hold = self._reserve(session, opened, start_page, page_count, budget)
+        return Reservation(hold, opened, start_page, pages, budget)
 
     def _reserve(
         self,
@@ -239,7 +239,7 @@ class Namespace:
         start_page: int,
         page_count: int,
         budget: StoreBudget,
-    ) -> tuple[prefix_cache_pb2.ReservationGrant, Hold]:
+    ) -> tuple[Pages, Hold]:
         reservation_id = session.take_id()
         request = prefix_cache_pb2.ReservationRequest(
             reservation_id=reservation_id, start_page=start_page, page_count=page_count
@@ -252,8 +252,8 @@ class Namespace:
             except NamespaceNotFound:
                 self._lost(session)
                 raise
-            session.require_mapped(Pages(grant.runs))
-            return grant, Hold(session, reservation_ids=(reservation_id,))
+            pages = session.require_mapped(Pages(grant.runs))
+            return pages, Hold(session, reservation_ids=(reservation_id,))
 
     def reserve_spare(self, page_count: int, *, budget: StoreBudget | None = None) -> SpareSlots:
         """Reserves ``page_count`` slots for pages that are not known yet, all or none.
@@ -263,8 +263,8 @@ class Namespace:
         """
         session = self._connector.require_session()
         opened = self._opened(session)
-        grant, hold = self._reserve(session, opened, 0, page_count, budget or self.new_budget())
-        return SpareSlots(hold, opened, grant)
+        pages, hold = self._reserve(session, opened, 0, page_count, budget or self.new_budget())
+        return SpareSlots(hold, opened, pages)
 
     def new_reservation(self, *, start_page: int, budget: StoreBudget | None = None) -> Reservation:
         """Returns a reservation without slots, which makes no call until its first insert.
@@ -278,8 +278,7 @@ class Namespace:
         budget = budget or self.new_budget()
         with session.request(budget):
             hold = Hold(session, reservation_ids=(reservation_id,))
-        grant = prefix_cache_pb2.ReservationGrant(start_page=start_page)
-        return Reservation(hold, opened, grant, budget)
+        return Reservation(hold, opened, start_page, Pages(), budget)
 
     def peek(
         self,

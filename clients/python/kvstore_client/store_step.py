@@ -3,21 +3,22 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.calls.circuit_breaker import ProbeSample, StoreRequest
 from kvstore_client.calls.deadlines import StoreBudget, shared_budget
-from kvstore_client.calls.lease_calls import acquire_request, match_request
+from kvstore_client.calls.lease_calls import fill_acquire, fill_match
 from kvstore_client.errors import (
     NamespaceNotFound,
+    PageRecycled,
     StoreError,
     StoreUnavailable,
     error_of_status,
 )
 from kvstore_client.lifecycle.session import OpenedNamespace, Session, is_unclear
 from kvstore_client.namespace import Namespace, idle_ms
-from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_unmoved
 from kvstore_client.pages.match import Match, Prefetched, match_of
 from kvstore_client.pages.reservation import Acquired, Inserted, Reservation, ReuseHint, acquired_of
 from kvstore_client.pages.spare_slots import SpareSlots
@@ -31,6 +32,8 @@ FEATURE = "step"
 MOST_TOKEN_BYTES = 8 << 20
 
 T = TypeVar("T")
+# Adds an empty message to a step.
+_Add: TypeAlias = Callable[[], prefix_cache_pb2.StepOperation]
 
 
 class StepOutcome(Generic[T]):
@@ -68,25 +71,29 @@ class StepOutcome(Generic[T]):
 
 
 class _Sending(NamedTuple):
-    """The messages of one operation, the ids that it takes, and what makes its result."""
+    """The messages of one operation, the ids that it takes, and what makes its result.
+
+    ``bases`` hold the pages that it depends on.
+    """
 
     messages: Sequence[prefix_cache_pb2.StepOperation]
     take: Callable[[Sequence[Any]], Any]
     pin_ids: Sequence[int] = ()
     reservation_ids: Sequence[int] = ()
+    bases: Sequence[Hold] = ()
 
 
 @dataclass
 class _Operation(Generic[T]):
     """One operation of a step.
 
-    ``prepare`` makes its messages for a session. ``single`` makes its single calls instead.
-    ``failed`` is called with an error of the store, and returns the result if it is no failure
-    to the caller. ``session`` is the one that it needs, None for any.
+    ``prepare`` adds its messages to those of a session's step. ``single`` makes its single calls
+    instead. ``failed`` is called with an error of the store, and returns the result if it is no
+    failure to the caller. ``session`` is the one that it needs, None for any.
     """
 
     kind: str
-    prepare: Callable[[Session, OpenedNamespace], _Sending]
+    prepare: Callable[[Session, OpenedNamespace, _Add], _Sending]
     single: Callable[[], T]
     failed: Callable[[StoreError], T] | None = None
     session: Session | None = None
@@ -145,11 +152,13 @@ class StoreStep:
         packed, windows = pack_tokens(tokens), window_messages(groups)
         budget = budget or self._namespace.new_budget()
 
-        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+        def prepare(session: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
             del opened
             page_tokens = self._namespace.layout.page_tokens
             pin_ids = session.take_id(), session.take_id()
-            request = match_request(
+            message = add()
+            fill_match(
+                message.match,
                 pin_ids,
                 accept_next_token=accept_next_token,
                 prefill_tokens_per_second=self._namespace._stated_speed(),  # noqa: SLF001 - its own
@@ -157,8 +166,7 @@ class StoreStep:
                 group_start_page=group_start_page,
                 is_base=is_base,
             )
-            request.sequence.tokens = packed
-            message = prefix_cache_pb2.StepOperation(match=request)
+            message.match.sequence.tokens = packed
             return _Sending(
                 [message],
                 lambda all_: match_of(session, pin_ids, all_[0].match, page_tokens),
@@ -200,17 +208,18 @@ class StoreStep:
         packed = pack_tokens(tokens)
         charged = budget or self._namespace.new_budget()
 
-        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+        def prepare(session: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
             ids = session.take_id(), session.take_id(), session.take_id()
-            request = acquire_request(
+            message = add()
+            fill_acquire(
+                message.acquire,
                 ids,
                 total_page_count,
                 accept_next_token=accept_next_token,
                 prefill_tokens_per_second=self._namespace._stated_speed(),  # noqa: SLF001 - its own
                 yield_idle_ms=idle_ms(yield_idle) if yield_to_in_flight else None,
             )
-            request.sequence.tokens = packed
-            message = prefix_cache_pb2.StepOperation(acquire=request)
+            message.acquire.sequence.tokens = packed
             return _Sending(
                 [message],
                 lambda all_: acquired_of(session, opened, ids, all_[0], charged),
@@ -252,9 +261,9 @@ class StoreStep:
             outcome.succeed(Prefetched())
             return outcome
 
-        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+        def prepare(session: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
             del session, opened
-            message = prefix_cache_pb2.StepOperation()
+            message = add()
             message.prefetch.sequence.tokens = packed
             return _Sending([message], lambda all_: Prefetched.of(all_[0]))
 
@@ -275,18 +284,18 @@ class StoreStep:
         """Adds a ``Namespace.reserve``."""
         charged = budget or self._namespace.new_budget()
 
-        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+        def prepare(session: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
             reservation_id = session.take_id()
-            message = prefix_cache_pb2.StepOperation()
+            message = add()
             message.reserve.reservations.add(
                 reservation_id=reservation_id, start_page=start_page, page_count=page_count
             )
 
             def take(all_: Sequence[prefix_cache_pb2.ReservePagesResponse]) -> Reservation:
                 [grant] = all_[0].grants
-                session.require_mapped(Pages(grant.runs))
+                pages = session.require_mapped(Pages(grant.runs))
                 hold = Hold(session, reservation_ids=(reservation_id,))
-                return Reservation(hold, opened, grant, charged)
+                return Reservation(hold, opened, start_page, pages, charged)
 
             return _Sending([message], take, reservation_ids=(reservation_id,))
 
@@ -331,11 +340,15 @@ class StoreStep:
             "group_pages": list(group_pages),
         }
 
-        def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
+        def prepare(session: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
             del session, opened
-            insertion = reservation._insertion(tokens, **arguments, wait=False)  # noqa: SLF001 - its own
-            message = prefix_cache_pb2.StepOperation(insert=insertion.request)
-            return _Sending([message], lambda all_: reservation._inserted(insertion, all_[0]))  # noqa: SLF001 - its own
+            message = add()
+            insertion = reservation._insertion(message.insert, tokens, **arguments)  # noqa: SLF001 - its own
+            return _Sending(
+                [message],
+                lambda all_: reservation._inserted(insertion, all_[0]),  # noqa: SLF001 - its own
+                bases=insertion.bases,
+            )
 
         return self._add(
             _Operation(
@@ -431,21 +444,25 @@ class StoreStep:
         self, session: Session, opened: OpenedNamespace, part: Sequence[_Operation[Any]]
     ) -> None:
         """Makes one call of some operations, and notes all their outcomes."""
+        request = prefix_cache_pb2.RunStepRequest(namespace_id=opened.namespace_id)
         sending: list[tuple[_Operation[Any], _Sending]] = []
         for each in part:
             if each.budget is not None and each.budget.left <= 0:
                 # Its single call fails at once, and says why.
                 each.call()
                 continue
+            count = len(request.operations)
             try:
-                sending.append((each, each.prepare(session, opened)))
+                sending.append((each, each.prepare(session, opened, request.operations.add)))
             except (StoreError, ValueError) as error:
+                del request.operations[count:]
                 each.outcome.fail(error)
+        sending = _current(sending)
         if not sending:
             return
         failure: StoreError = StoreUnavailable("the step was interrupted")
         try:
-            self._ask(session, opened, sending)
+            self._ask(session, request, sending)
         except StoreError as error:
             failure = error
         finally:
@@ -457,9 +474,10 @@ class StoreStep:
     def _ask(
         self,
         session: Session,
-        opened: OpenedNamespace,
+        request: prefix_cache_pb2.RunStepRequest,
         sending: Sequence[tuple[_Operation[Any], _Sending]],
     ) -> None:
+        """Sends what is in both ``request`` and ``sending``, and notes the outcomes."""
         budgets = [each.budget for each, _ in sending if each.budget is not None]
         samples = [each.sample for each, _ in sending if each.sample]
         with (
@@ -468,18 +486,22 @@ class StoreStep:
                 budget,
                 pin_ids=[each for _, sent in sending for each in sent.pin_ids],
                 reservation_ids=[each for _, sent in sending for each in sent.reservation_ids],
-                sample=ProbeSample(opened.namespace_id, samples[-1]) if samples else None,
+                sample=ProbeSample(request.namespace_id, samples[-1]) if samples else None,
             ) as asking,
         ):
             sending = [pair for pair in sending if _may_ask(asking, pair[0])]
             if any(each.kind in {"acquire", "reserve"} for each, _ in sending):
                 session.settle(asking)
             messages = [message for _, sent in sending for message in sent.messages]
-            call, namespace_id = session.lease.run_step, opened.namespace_id
+            if len(messages) < len(request.operations):
+                request = prefix_cache_pb2.RunStepRequest(
+                    namespace_id=request.namespace_id, operations=messages
+                )
+            call = session.lease.run_step
             if any(each.kind == "insert" for each, _ in sending):
-                results = session.ask_again(asking, call, namespace_id, messages)
+                results = session.ask_again(asking, call, request)
             else:
-                results = asking.ask(call, namespace_id, messages, asking.remaining())
+                results = asking.ask(call, request, asking.remaining())
             if len(results) != len(messages):
                 raise StoreUnavailable(f"{len(results)} results for {len(messages)} operations")
             rest = iter(results)
@@ -505,6 +527,26 @@ class StoreStep:
         if is_unclear(error):
             session.give_back(pin_ids=sent.pin_ids, reservation_ids=sent.reservation_ids)
         operation.fail(error)
+
+
+def _current(
+    sending: list[tuple[_Operation[Any], _Sending]],
+) -> list[tuple[_Operation[Any], _Sending]]:
+    """Returns the operations whose bases are all current. Notes the error of every other one.
+
+    A release in the same step may have closed some of the bases, and is not sent yet.
+    """
+    if not any(hold.moved() for _, sent in sending for hold in sent.bases):
+        return sending
+    found = []
+    for each, sent in sending:
+        try:
+            require_unmoved(sent.bases)
+        except PageRecycled as error:
+            each.outcome.fail(error)
+        else:
+            found.append((each, sent))
+    return found
 
 
 def _may_ask(asking: StoreRequest, operation: _Operation[Any]) -> bool:
@@ -542,7 +584,7 @@ def _releases(holds: list[Hold]) -> _Operation[None]:
     session = holds[0].session
     ended: list[Hold] = []
 
-    def prepare(_: Session, opened: OpenedNamespace) -> _Sending:
+    def prepare(_: Session, opened: OpenedNamespace, add: _Add) -> _Sending:
         del opened
         session.check_process()
         ended.extend(dict.fromkeys(hold for hold in holds if hold.open))
@@ -552,11 +594,11 @@ def _releases(holds: list[Hold]) -> _Operation[None]:
         most = session.max_batch_size
         messages = []
         for start in range(0, len(pins), most):
-            message = prefix_cache_pb2.StepOperation()
+            message = add()
             message.release.pin_ids.extend(pins[start : start + most])
             messages.append(message)
         for start in range(0, len(reservations), most):
-            message = prefix_cache_pb2.StepOperation()
+            message = add()
             message.abort.reservation_ids.extend(reservations[start : start + most])
             messages.append(message)
         return _Sending(messages, take)

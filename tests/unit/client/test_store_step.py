@@ -18,6 +18,7 @@ from kvstore_client.pages.spare_slots import SpareSlots
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.store_step import FEATURE
 from kvstore_client.values.packed_tokens import pack_tokens
+from kvstore_client.values.page_runs import Pages
 from wire.scripted_session import CAPABILITIES, KEY, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 
@@ -75,12 +76,11 @@ class Rig:
             [each for call in ended for each in call.reservation_ids],
         )
 
-    def reservation(self, name: int) -> Reservation:
+    def reservation(self, name: int, slot: int = 0) -> Reservation:
         """Returns a reservation of one slot."""
         with self.session.request():
             hold = Hold(self.session, reservation_ids=(name,))
-        grant = pb.ReservationGrant(reservation_id=name, runs=[run_of(0)])
-        return Reservation(hold, SPACE, grant, StoreBudget(30.0))
+        return Reservation(hold, SPACE, 0, Pages([run_of(slot)]), StoreBudget(30.0))
 
 
 @pytest.fixture
@@ -304,6 +304,28 @@ def test_a_namespace_that_is_gone_is_opened_again(rig: Rig) -> None:
     assert KEY not in rig.session.namespaces
 
 
+@pytest.mark.parametrize("reused", [(1,), (0, 1)], ids=["one", "both"])
+def test_an_insert_on_reused_pages_is_not_sent(rig: Rig, reused: tuple[int, ...]) -> None:
+    """Also if the same step gives the pages back, which does not happen before its inserts."""
+    reservations = [rig.reservation(8 + slot, slot) for slot in (0, 1)]
+    for slot in reused:
+        rig.attached.recycle(slot)
+    step = StoreStep(rig.namespace)
+    outcomes = [step.insert(each, TOKENS[:4], position=0) for each in reservations]
+    step.release(*reservations)
+    sound = [slot for slot in (0, 1) if slot not in reused]
+    inserted = [pb.StepResult(insert={"published_page_count": 1}) for _ in sound]
+    rig.answer(*inserted, pb.StepResult(abort=pb.AbortReservationResponse()))
+    step.run()
+    for slot in reused:
+        with pytest.raises(errors.PageRecycled):
+            outcomes[slot].result()
+    assert [outcomes[slot].result().published_page_count for slot in sound] == [1] * len(sound)
+    asked = rig.asked()
+    assert [each.insert.reservation_id for each in asked[:-1]] == [8 + slot for slot in sound]
+    assert list(asked[-1].abort.reservation_ids) == [8, 9]
+
+
 def test_operations_of_a_kind_wait_for_its_retry_time(rig: Rig) -> None:
     """Operations whose kind was refused for a while are not sent, and the others are."""
     step = StoreStep(rig.namespace)
@@ -326,10 +348,10 @@ def test_operations_of_a_kind_wait_for_its_retry_time(rig: Rig) -> None:
 
 def test_spare_slots_are_of_one_insert(rig: Rig) -> None:
     """A reservation's insert with spare slots is its only one in a step."""
-    reservation, spare = rig.reservation(9), cast("SpareSlots", None)
+    reservation = rig.reservation(9)
     with rig.session.request():
         hold = Hold(rig.session, reservation_ids=(5,))
-    spare = SpareSlots(hold, SPACE, pb.ReservationGrant(reservation_id=5, runs=[run_of(1)]))
+    spare = SpareSlots(hold, SPACE, Pages([run_of(1)]))
     for order in ((spare, None), (None, spare), (spare, spare)):
         step = StoreStep(rig.namespace)
         step.insert(reservation, TOKENS[:4], position=0, spare=order[0])

@@ -9,7 +9,8 @@ from kvstore_client.values.namespace_key import NamespaceIdentity
 from kvstore_client.values.page_layout import PageLayout
 
 
-def match_request(
+def fill_match(
+    request: prefix_cache_pb2.MatchPrefixRequest,
     pin_ids: tuple[int, int],
     *,
     accept_next_token: bool = False,
@@ -17,43 +18,37 @@ def match_request(
     windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
     group_start_page: int = 0,
     is_base: bool = False,
-) -> prefix_cache_pb2.MatchPrefixRequest:
-    """Returns a match without caller, namespace and tokens, as :meth:`LeaseCalls.match`."""
-    pin_id, source_pin_id = pin_ids
-    return prefix_cache_pb2.MatchPrefixRequest(
-        sequence={},
-        pin_id=pin_id,
-        # The base of an insert needs no source page.
-        source_pin_id=0 if is_base else source_pin_id,
-        accept_next_token=accept_next_token,
-        prefill_tokens_per_second=prefill_tokens_per_second,
-        groups=windows,
-        group_start_page=group_start_page,
-        is_base=is_base,
-    )
+) -> None:
+    """Fills in an empty match as :meth:`LeaseCalls.match`, but caller, namespace and tokens."""
+    request.sequence.SetInParent()
+    request.pin_id, source_pin_id = pin_ids
+    # The base of an insert needs no source page.
+    request.source_pin_id = 0 if is_base else source_pin_id
+    request.accept_next_token = accept_next_token
+    request.prefill_tokens_per_second = prefill_tokens_per_second
+    request.groups.extend(windows)
+    request.group_start_page = group_start_page
+    request.is_base = is_base
 
 
-def acquire_request(
+def fill_acquire(
+    request: prefix_cache_pb2.AcquirePrefixRequest,
     ids: tuple[int, int, int],
     total_page_count: int,
     *,
     accept_next_token: bool = False,
     prefill_tokens_per_second: int = 0,
     yield_idle_ms: int | None = None,
-) -> prefix_cache_pb2.AcquirePrefixRequest:
-    """Returns an acquire without caller, namespace and tokens, as :meth:`LeaseCalls.acquire`."""
-    pin_id, source_pin_id, reservation_id = ids
-    return prefix_cache_pb2.AcquirePrefixRequest(
-        sequence={},
-        pin_id=pin_id,
-        source_pin_id=source_pin_id,
-        accept_next_token=accept_next_token,
-        reservation_id=reservation_id,
-        total_page_count=total_page_count,
-        prefill_tokens_per_second=prefill_tokens_per_second,
-        yield_to_in_flight=yield_idle_ms is not None,
-        yield_idle_ms=yield_idle_ms or 0,
-    )
+) -> None:
+    """Fills in an empty acquire as :meth:`LeaseCalls.acquire`, but caller, namespace and tokens."""
+    request.sequence.SetInParent()
+    request.pin_id, request.source_pin_id, request.reservation_id = ids
+    request.total_page_count = total_page_count
+    request.accept_next_token = accept_next_token
+    request.prefill_tokens_per_second = prefill_tokens_per_second
+    if yield_idle_ms is not None:
+        request.yield_to_in_flight = True
+        request.yield_idle_ms = yield_idle_ms
 
 
 class LeaseCalls:
@@ -93,7 +88,9 @@ class LeaseCalls:
         ``windows`` are the pages that the match needs of further KV cache groups. With
         ``is_base`` it asks for no source page, and the store counts neither lookup nor hit.
         """
-        request = match_request(
+        request = prefix_cache_pb2.MatchPrefixRequest(caller=self._caller)
+        fill_match(
+            request,
             pin_ids,
             accept_next_token=accept_next_token,
             prefill_tokens_per_second=prefill_tokens_per_second,
@@ -101,7 +98,6 @@ class LeaseCalls:
             group_start_page=group_start_page,
             is_base=is_base,
         )
-        request.caller.CopyFrom(self._caller)
         request.namespace_id = namespace_id
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
@@ -128,14 +124,15 @@ class LeaseCalls:
         ``yield_idle_ms`` the call yields to a prefill in flight that advanced within that
         time; zero means any. A call that yields holds nothing.
         """
-        request = acquire_request(
+        request = prefix_cache_pb2.AcquirePrefixRequest(caller=self._caller)
+        fill_acquire(
+            request,
             ids,
             total_page_count,
             accept_next_token=accept_next_token,
             prefill_tokens_per_second=prefill_tokens_per_second,
             yield_idle_ms=yield_idle_ms,
         )
-        request.caller.CopyFrom(self._caller)
         request.namespace_id = namespace_id
         fault_point("acquire.before")
         response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
@@ -174,15 +171,10 @@ class LeaseCalls:
         return response
 
     def run_step(
-        self,
-        namespace_id: bytes,
-        operations: Sequence[prefix_cache_pb2.StepOperation],
-        timeout: float,
+        self, request: prefix_cache_pb2.RunStepRequest, timeout: float
     ) -> Sequence[prefix_cache_pb2.StepResult]:
-        """Runs operations in their order. Returns one result each."""
-        request = prefix_cache_pb2.RunStepRequest(
-            caller=self._caller, namespace_id=namespace_id, operations=operations
-        )
+        """Runs operations in their order. Returns one result each. Fills in the caller."""
+        request.caller.CopyFrom(self._caller)
         fault_point("step.before")
         response: prefix_cache_pb2.RunStepResponse = self._calls.call(
             self._calls.prefix_cache.RunStep, request, timeout

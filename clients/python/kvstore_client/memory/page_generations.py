@@ -47,19 +47,19 @@ def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> mem
 
 
 class PageGenerations:
-    """The generations that pages had when the store named them in ``runs``.
+    """The generations that ``pages`` had when the store named them.
 
-    Reads ``runs`` at the first comparison. One thread at a time uses it.
+    Reads them at the first comparison. One thread at a time uses it.
     """
 
-    def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
-        self._named = list(runs)
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
         self._runs: list[_Run] | None = None
 
     @classmethod
     def of(cls, runs: Iterable[DatedRun]) -> Self:
         """Returns those of pages that another process named."""
-        made = cls()
+        made = cls(Pages())
         made._runs = [
             _Run(extent_id, slots, array("Q", named).tobytes() if in_a_row(slots) else named)
             for extent_id, slots, named in runs
@@ -77,7 +77,7 @@ class PageGenerations:
         of 8 bytes each.
         """
         if self._runs is None:
-            self._runs = [_Run(*each) for each in Pages(self._named).generations() if each[2]]
+            self._runs = [_Run(*each) for each in self._pages.generations() if each[2]]
         _order_loads()
         return [page for run in self._runs for page in run.recycled(find)]
 

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.values.page_runs import PageRef
+from kvstore_client.values.page_runs import PageRef, Pages
+
+NO_PAGES = Pages()
 
 _logger = logging.getLogger(__name__)
 
@@ -30,13 +31,13 @@ class Hold:
         *,
         pin_ids: Sequence[int] = (),
         reservation_ids: Sequence[int] = (),
-        runs: Iterable[types_pb2.PageRun] = (),
+        pages: Pages = NO_PAGES,
     ) -> None:
-        """``runs`` are the pages of the store's answer."""
+        """``pages`` are those of the store's answer."""
         self.session = session
         self.pin_ids = pin_ids
         self.reservation_ids = reservation_ids
-        self.generations = PageGenerations(runs)
+        self.generations = PageGenerations(pages)
         # True for reservations that never had a slot: no other call waits for their end.
         self.slotless = False
         self.open = True
@@ -48,7 +49,11 @@ class Hold:
 
         Returns none once the hold is given back.
         """
-        return self.generations.recycled(self.session.extents.get) if self.open else []
+        return self.moved() if self.open else []
+
+    def moved(self) -> list[PageRef]:
+        """Returns the pages whose slots the store reused, also after the hold was given back."""
+        return self.generations.recycled(self.session.extents.get)
 
     def __del__(self) -> None:
         # The pages may still be used by references that the caller kept: only it knows.
@@ -99,7 +104,12 @@ def require_current(*holds: Hold, wait: bool = True) -> None:
     session.check_process()
     if wait:
         session.wait_for_device()
-    recycled = [page for hold in still_open for page in hold.recycled()]
+    require_unmoved(still_open)
+
+
+def require_unmoved(holds: Iterable[Hold]) -> None:
+    """Raises :class:`~kvstore_client.errors.PageRecycled` if a page's slot was reused."""
+    recycled = [page for hold in holds for page in hold.moved()]
     if recycled:
         _logger.error("pages_recycled", extra={"page_count": len(recycled)})
         raise PageRecycled(recycled)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
@@ -195,17 +196,21 @@ def match_of(
     in_flight = InFlight.of(answer)
     if not pages and not answer.HasField("source"):
         return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
-    groups = pages_of_groups(answer)
+    groups = pages_of_groups(answer) if answer.groups else NO_GROUPS
     for each in groups.values():
         session.require_mapped(each.pages)
     source = None
     if answer.HasField("source"):
-        [page] = session.require_mapped(Pages([answer.source.page]))
-        hold = Hold(session, pin_ids=(source_pin_id,), runs=[answer.source.page])
+        copied = session.require_mapped(Pages([answer.source.page]))
+        [page] = copied
+        hold = Hold(session, pin_ids=(source_pin_id,), pages=copied)
         source = Source(hold, page, answer.source.valid_token_count)
-    every = [*answer.runs, *(run for each in answer.groups for run in each.runs)]
+    every = pages
+    if groups:
+        named = [each.pages.named for each in groups.values()]
+        every = Pages([*pages.named, *chain.from_iterable(named)])
     return Match(
-        Hold(session, pin_ids=(pin_id,), runs=every),
+        Hold(session, pin_ids=(pin_id,), pages=every),
         pages,
         answer.matched_token_count,
         source=source,

@@ -11,7 +11,7 @@ from kvstore_client.errors import PageRecycled, StoreError
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_current
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_unmoved
 from kvstore_client.pages.match import InFlight, Match, match_of
 from kvstore_client.pages.spare_slots import SpareSlots
 from kvstore_client.values.kv_cache_groups import GroupInsert
@@ -67,11 +67,15 @@ class Inserted(NamedTuple):
 
 
 class _Insertion(NamedTuple):
-    """An insert to send: the slots that its reservation has then, and the end of its pages."""
+    """What an insert changes: the slots that its reservation has then, and the end of its pages.
 
-    request: prefix_cache_pb2.InsertPrefixRequest
-    runs: Sequence[types_pb2.PageRun]
+    ``bases`` hold the pages that it depends on. :func:`require_unmoved` has to pass for them before
+    the insert is sent.
+    """
+
+    pages: Pages
     end: int
+    bases: Sequence[Hold]
 
 
 class Reservation:
@@ -90,13 +94,15 @@ class Reservation:
         self,
         hold: Hold,
         namespace: OpenedNamespace,
-        grant: prefix_cache_pb2.ReservationGrant,
+        start_page: int,
+        pages: Pages,
         budget: StoreBudget,
     ) -> None:
+        """``pages`` are the slots that the store granted."""
         self.hold = hold
-        self.start_page = grant.start_page
-        self._take_runs(grant.runs)
-        hold.slotless = not self.pages
+        self.start_page = start_page
+        self._take(pages)
+        hold.slotless = not pages
         self.budget = budget
         self._namespace = namespace
         # The number of pages from the sequence's beginning through the last inserted one.
@@ -179,7 +185,11 @@ class Reservation:
         published. Raises ``ValueError`` for invalid tokens or an invalid hint, and once the
         reservation was aborted.
         """
+        session = self._open_session()
+        session.wait_for_device()
+        request = prefix_cache_pb2.InsertPrefixRequest()
         insertion = self._insertion(
+            request,
             tokens,
             position=position,
             base=base,
@@ -189,13 +199,14 @@ class Reservation:
             slot_offsets=slot_offsets,
             group_pages=group_pages,
         )
-        session = self.hold.session
+        require_unmoved(insertion.bases)
         with session.request(self.budget) as asking:
-            answer = session.ask_again(asking, session.lease.insert, insertion.request)
+            answer = session.ask_again(asking, session.lease.insert, request)
         return self._inserted(insertion, answer)
 
     def _insertion(
         self,
+        request: prefix_cache_pb2.InsertPrefixRequest,
         tokens: Tokens,
         *,
         position: int,
@@ -205,44 +216,44 @@ class Reservation:
         spare: SpareSlots | None = None,
         slot_offsets: Sequence[int] = (),
         group_pages: Iterable[GroupInsert] = (),
-        wait: bool = True,
     ) -> "_Insertion":
-        """Returns an insert that may be sent, as :meth:`insert` describes it.
+        """Fills in an empty insert, as :meth:`insert` describes it. Returns what it changes.
 
-        With ``wait=False`` the caller must have waited for the device.
+        The caller must have waited for the device.
         """
         self._open_session()
-        request = prefix_cache_pb2.InsertPrefixRequest(
-            reservation_id=self.reservation_id,
-            sequence={"tokens": pack_tokens(tokens), "position": position},
-            next_token=next_token,
-            hint=None if hint is None else hint.message(),
-        )
+        packed = pack_tokens(tokens)
+        request.reservation_id = self.reservation_id
+        sequence = request.sequence
+        sequence.tokens, sequence.position = packed, position
+        if next_token is not None:
+            request.next_token = next_token
+        if hint is not None:
+            request.hint.CopyFrom(hint.message())
         if base is not None and base.hold is not None:
             self._bases.add(base.hold)
         if isinstance(base, Match):
             if base.pin_id is not None:
-                request.sequence.base_pin_id = base.pin_id
+                sequence.base_pin_id = base.pin_id
         elif base is not None:
-            request.sequence.base_reservation_id = base.reservation_id
+            sequence.base_reservation_id = base.reservation_id
         groups = list(group_pages)
-        first, end = self._pages_of(position, len(request.sequence.tokens) // TOKEN_BYTES)
-        runs = self._runs
+        first, end = self._pages_of(position, len(packed) // TOKEN_BYTES)
+        pages = self.pages
         if spare is not None:
-            runs = self._name_slots(request, spare, slot_offsets, groups, wait=wait)
+            pages = self._name_slots(request, spare, slot_offsets, groups)
         elif slot_offsets or groups:
             raise ValueError("only spare slots have offsets")
-        require_current(self.hold, *self._bases, wait=wait)
-        pages = self.pages if runs is self._runs else Pages(runs)
         request.page_checksums.extend(self._checksums(pages, first, end))
-        return _Insertion(request, runs, end)
+        bases = [hold for hold in (self.hold, *self._bases) if hold.open]
+        return _Insertion(pages, end, bases)
 
     def _inserted(
         self, insertion: "_Insertion", answer: prefix_cache_pb2.InsertPrefixResponse
     ) -> Inserted:
         """Notes an insert that the store answered, and returns its outcome."""
-        if insertion.runs is not self._runs:
-            self._take_runs(insertion.runs)
+        if insertion.pages is not self.pages:
+            self._take(insertion.pages)
         self._inserted_end = max(self._inserted_end, insertion.end)
         # Not required to be mapped: another worker's page may be in an extent unmapped here.
         pages = Pages(answer.runs)
@@ -256,13 +267,10 @@ class Reservation:
         spare: SpareSlots,
         slot_offsets: Sequence[int],
         groups: Sequence[GroupInsert],
-        *,
-        wait: bool,
-    ) -> list[types_pb2.PageRun]:
+    ) -> Pages:
         """Names slots of ``spare`` in a request; returns this reservation's slots after it.
 
-        Waits for the device if ``wait`` says so. Raises ``ValueError``, or ``PageRecycled`` if a
-        slot was reused.
+        Raises ``ValueError``, or ``PageRecycled`` if a slot was reused.
         """
         if (spare.session, spare.namespace_id) != (self.hold.session, self._namespace.namespace_id):
             raise ValueError("the spare slots are of another namespace or session")
@@ -271,10 +279,8 @@ class Reservation:
         offsets = [*slot_offsets, *(offset for each in groups for offset in each.slot_offsets)]
         if len(set(offsets)) < len(offsets):
             raise ValueError("an offset is named twice")
-        if wait:
-            self.hold.session.wait_for_device()
-        every = PageGenerations([*moved, *(run for each in named for run in each)])
-        recycled = every.recycled(self.hold.session.extents.get)
+        every = Pages([*moved, *(run for each in named for run in each)])
+        recycled = PageGenerations(every).recycled(self.hold.session.extents.get)
         if recycled:
             raise PageRecycled(recycled)
         request.slots_reservation_id = spare.reservation_id
@@ -287,13 +293,12 @@ class Reservation:
                 page_checksums=self.hold.session.checksums_of(Pages(runs)),
             )
         spare.name(offsets, self.hold)
-        return [*self._runs, *moved]
+        return Pages([*self.pages.named, *moved])
 
-    def _take_runs(self, runs: Iterable[types_pb2.PageRun]) -> None:
+    def _take(self, pages: Pages) -> None:
         """Records all slots that the reservation has, in page order."""
-        self._runs = list(runs)
-        self.pages = Pages(self._runs)
-        self.hold.generations = PageGenerations(self._runs)
+        self.pages = pages
+        self.hold.generations = PageGenerations(pages)
 
     def _growth(self, page_count: int) -> prefix_cache_pb2.ReservationRequest:
         """Returns the request for ``page_count`` slots in total."""
@@ -303,8 +308,7 @@ class Reservation:
 
     def _grown(self, grant: prefix_cache_pb2.ReservationGrant) -> None:
         """Takes the granted slots, which are all that the reservation now has."""
-        self.hold.session.require_mapped(Pages(grant.runs))
-        self._take_runs(grant.runs)
+        self._take(self.hold.session.require_mapped(Pages(grant.runs)))
 
     def abort(self) -> None:
         """Waits for the device, then gives the slots back. Can be repeated.
@@ -426,10 +430,11 @@ def acquired_of(
     Call it only within ``Session.request``. Raises ``StoreUnavailable`` if a page is not mapped.
     """
     pin_id, source_pin_id, reservation_id = ids
-    session.require_mapped(Pages(answer.grant.runs))
+    granted = session.require_mapped(Pages(answer.grant.runs))
     pins = pin_id, source_pin_id
     match = match_of(session, pins, answer.match, namespace.page_tokens)
     if not answer.HasField("grant"):
         return Acquired(match)
     hold = Hold(session, reservation_ids=(reservation_id,))
-    return Acquired(match, Reservation(hold, namespace, answer.grant, budget))
+    start_page = answer.grant.start_page
+    return Acquired(match, Reservation(hold, namespace, start_page, granted, budget))

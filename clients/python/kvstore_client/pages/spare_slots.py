@@ -29,13 +29,11 @@ class SpareSlots:
     time uses it. It ends with its session: make another one then.
     """
 
-    def __init__(
-        self, hold: Hold, namespace: OpenedNamespace, grant: prefix_cache_pb2.ReservationGrant
-    ) -> None:
-        """``grant`` has all the slots, which ``hold`` reserves."""
+    def __init__(self, hold: Hold, namespace: OpenedNamespace, pages: Pages) -> None:
+        """``pages`` are all the slots, which ``hold`` reserves."""
         self.hold = hold
         self._namespace = namespace
-        self._places = _places(grant)
+        self._places = _places(pages)
         self._free = list(range(len(self._places) - 1, -1, -1))
         # By offset, the reservation whose insert named it.
         self._named: dict[int, Hold] = {}
@@ -113,8 +111,8 @@ class SpareSlots:
             [grant] = asking.ask(
                 session.lease.reserve, self.namespace_id, [request], asking.remaining()
             )
-            session.require_mapped(Pages(grant.runs))
-        before, self._places = self._places, _places(grant)
+            pages = session.require_mapped(Pages(grant.runs))
+        before, self._places = self._places, _places(pages)
         fresh = [
             offset
             for offset in self._named
@@ -165,9 +163,9 @@ class SpareSlots:
         self.abort()
 
 
-def _places(grant: prefix_cache_pb2.ReservationGrant) -> list[_Place]:
+def _places(pages: Pages) -> list[_Place]:
     return [
         _Place(run.extent_id, slot, run.generations[number : number + 1])
-        for run in Pages(grant.runs).dated_runs
+        for run in pages.dated_runs
         for number, slot in enumerate(run.slots)
     ]

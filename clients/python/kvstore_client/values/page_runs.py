@@ -54,6 +54,11 @@ def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
     return range(slots[0], slots[0] + run.slot_count) if run.slot_count else slots
 
 
+def _first_slot(run: types_pb2.PageRun) -> int:
+    packed = run.packed_slot_indexes[:SLOT_INDEX_BYTES]
+    return int.from_bytes(packed, "little") if packed else run.slot_indexes[0]
+
+
 def in_a_row(slots: Sequence[int]) -> bool:
     """Returns whether slots are a range of neighbours."""
     return isinstance(slots, range) and slots.step == 1
@@ -106,6 +111,11 @@ class Pages(Sequence[PageRef]):
         self._pages: list[PageRef] | None = None
 
     @property
+    def named(self) -> Sequence[types_pb2.PageRun]:
+        """The runs that have slots, as the store named them."""
+        return self._runs
+
+    @property
     def runs(self) -> list[SlotRun]:
         """The slots by extent, for a block table, at a tenth of the cost of single pages.
 
@@ -142,7 +152,8 @@ class Pages(Sequence[PageRef]):
         Yields zero for the slot of a run that lists its slots. Reads no pages.
         """
         for run in self._runs:
-            yield run.extent_id, slots_of(run)[-1] + 1 if run.slot_count else 0
+            count = run.slot_count
+            yield run.extent_id, _first_slot(run) + count if count else 0
 
     def __len__(self) -> int:
         return self._count

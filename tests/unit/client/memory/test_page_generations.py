@@ -61,7 +61,7 @@ def named(request: pytest.FixtureRequest) -> Named:
     """Provides the generations of runs, in each form in which a process may have them."""
     if request.param is read:
         return read
-    return lambda runs: PageGenerations(map(request.param, runs))
+    return lambda runs: PageGenerations(Pages(map(request.param, runs)))
 
 
 class Frame:

@@ -100,17 +100,16 @@ class Held:
     def __init__(self, attached: ScriptedSession) -> None:
         self.attached = attached
         self.waits = 0
-        session, runs = attached.session, matched(0).runs
+        session, pages = attached.session, Pages(matched(0).runs)
         with session.request():
-            pin = Hold(session, pin_ids=(1,), runs=runs)
-            source = Hold(session, pin_ids=(2,), runs=[run_of(1)])
+            pin = Hold(session, pin_ids=(1,), pages=pages)
+            source = Hold(session, pin_ids=(2,), pages=Pages([run_of(1)]))
             reservation = Hold(session, reservation_ids=(3,))
         self.source = Source(source, PageRef(3, 1), 2)
-        self.match = Match(pin, Pages(runs), 4, source=self.source)
-        grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
-        self.reservation = Reservation(
-            reservation, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)
-        )
+        self.match = Match(pin, pages, 4, source=self.source)
+        space = OpenedNamespace(b"space", 1, 4)
+        granted = Pages([run_of(2)])
+        self.reservation = Reservation(reservation, space, 1, granted, StoreBudget(30.0))
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:

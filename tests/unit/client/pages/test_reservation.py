@@ -19,7 +19,7 @@ from kvstore_client.pages.held_pages import Hold
 from kvstore_client.pages.match import Match
 from kvstore_client.pages.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.values.page_runs import PageRef
+from kvstore_client.values.page_runs import PageRef, Pages
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
 from wire.scripted_store import ScriptedCalls, refusal
 
@@ -39,12 +39,10 @@ class Held:
 
     def reserved(self, name: int, slot: int, space: bytes = b"space") -> Reservation:
         """Returns a reservation of one slot, number 2 of its sequence, in a namespace."""
-        grant = prefix_cache_pb2.ReservationGrant(
-            reservation_id=name, start_page=2, runs=[run_of(slot)]
-        )
+        pages = Pages([run_of(slot)])
         with self.attached.session.request():
             hold = Hold(self.attached.session, reservation_ids=(name,))
-        return Reservation(hold, OpenedNamespace(space, 1, 4), grant, StoreBudget(30.0))
+        return Reservation(hold, OpenedNamespace(space, 1, 4), 2, pages, StoreBudget(30.0))
 
     def answer_growths(self, **slots: list[int]) -> None:
         """Answers the next call with these slots for the reservations ``r7`` and so on."""
@@ -204,12 +202,11 @@ class Reserved:
         assert extent is not None
         for slot in SLOTS:
             extent.slot(slot)[:] = bytes([slot]) * SLOT_BYTES
-        runs = [run_of(*SLOTS)]
-        grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, start_page=START, runs=runs)
         with session.request():
             hold = Hold(session, reservation_ids=(7,))
         namespace = OpenedNamespace(b"space", 1, 4)
-        self.reservation = Reservation(hold, namespace, grant, StoreBudget(30.0))
+        pages = Pages([run_of(*SLOTS)])
+        self.reservation = Reservation(hold, namespace, START, pages, StoreBudget(30.0))
 
     def insert(self, position: int, token_count: int) -> list[int]:
         """Inserts so many tokens and returns the checksums that were sent."""

@@ -10,6 +10,7 @@ from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.pages.held_pages import Hold
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.values.page_runs import Pages
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
 from wire.scripted_store import ScriptedCalls, refusal
 
@@ -22,8 +23,7 @@ class Spare:
 
     def __init__(self, attached: ScriptedSession) -> None:
         self.attached = attached
-        grant = pb.ReservationGrant(reservation_id=5, runs=[run_of(2, 0, 1)])
-        self.slots = SpareSlots(self.hold(5), SPACE, grant)
+        self.slots = SpareSlots(self.hold(5), SPACE, Pages([run_of(2, 0, 1)]))
         self.reservation = self.new(7)
 
     def hold(self, name: int) -> Hold:
@@ -33,7 +33,7 @@ class Spare:
 
     def new(self, name: int, space: OpenedNamespace = SPACE) -> Reservation:
         """Returns a reservation without slots."""
-        return Reservation(self.hold(name), space, pb.ReservationGrant(), StoreBudget(30.0))
+        return Reservation(self.hold(name), space, 0, Pages(), StoreBudget(30.0))
 
     def answer_refill(self, *slots: int) -> None:
         """Answers the next refill with these slots."""

@@ -87,10 +87,10 @@ def test_a_step_publishes_all_its_sequences_in_one_call(
     run_step = LeaseCalls.run_step
 
     def count(
-        self: LeaseCalls, space: bytes, operations: Sequence[pb.StepOperation], timeout: float
+        self: LeaseCalls, request: pb.RunStepRequest, timeout: float
     ) -> Sequence[pb.StepResult]:
-        sent.append([str(each.WhichOneof("operation")) for each in operations])
-        return run_step(self, space, operations, timeout)
+        sent.append([str(each.WhichOneof("operation")) for each in request.operations])
+        return run_step(self, request, timeout)
 
     monkeypatch.setattr(LeaseCalls, "run_step", count)
     prompts = [text_ids(2 * PAGE_TOKENS, 400 + number) for number in range(2)]
