@@ -32,9 +32,11 @@ MICROSECONDS = 1e6
 # Pages that a sequence decodes before it ends, so that each is inserted once.
 DECODED_PAGES = 16
 # Of a mixed step's sequences one of so many begins, and another one ends.
-SHARE = 8
-BEGIN, DECODE, END, MIXED = "begin", "decode", "end", "mixed"
-KINDS = (BEGIN, DECODE, END, MIXED)
+MIXED_SHARE = 8
+# The same of a step in which as many begin and end as do if each decodes its pages in between.
+STEADY_SHARE = DECODED_PAGES + 2
+BEGIN, DECODE, END, MIXED, STEADY = "begin", "decode", "end", "mixed", "steady"
+KINDS = (BEGIN, DECODE, END, MIXED, STEADY)
 ONE_CALL, SINGLES, PIPELINED = "one call", "single calls", "pipelined single calls"
 # Over the client, which has no pipelined calls; and on a lane, without the client's objects.
 CLIENT_WAYS, LANE_WAYS = (ONE_CALL, SINGLES), (ONE_CALL, SINGLES, PIPELINED)
@@ -169,13 +171,18 @@ class Plan(NamedTuple):
 
 def plan_of(kind: str, prompts: Sequence[bytes]) -> Plan:
     """Returns the prompts of a kind of step."""
-    part = max(len(prompts) // SHARE, 1)
     return {
         BEGIN: Plan(prompts, (), ()),
         DECODE: Plan((), prompts, ()),
         END: Plan((), (), prompts),
-        MIXED: Plan(prompts[:part], prompts[2 * part :], prompts[part : 2 * part]),
+        MIXED: _shares(prompts, MIXED_SHARE),
+        STEADY: _shares(prompts, STEADY_SHARE),
     }[kind]
+
+
+def _shares(prompts: Sequence[bytes], share: int) -> Plan:
+    part = max(len(prompts) // share, 1)
+    return Plan(prompts[:part], prompts[2 * part :], prompts[part : 2 * part])
 
 
 class ClientSteps:
