@@ -48,6 +48,7 @@ class Leases:
         is refused for this ends its lease once it holds nothing.
         """
         self.draining = True
+        self.announcer.announce()
 
     def wait_drained(self, timeout: float) -> int:
         """Waits at most ``timeout`` seconds until no lease is left; returns how many are left.

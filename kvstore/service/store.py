@@ -182,6 +182,11 @@ class KVStore:
         return self._cache.epoch
 
     @property
+    def is_draining(self) -> bool:
+        """True once the store takes no new work, because it is about to stop."""
+        return self._leases.draining
+
+    @property
     def quotas(self) -> QuotaTable:
         """The quotas of the tenants."""
         return self._cache.state.quotas

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from kvstore.v1 import types_pb2 as kvstore_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kvstore/v1/attach.proto\x12\nkvstore.v1\x1a\x17google/rpc/status.proto\x1a\x16kvstore/v1/types.proto\"\xe3\x01\n\x0b\x43lientFrame\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.kvstore.v1.HelloH\x00\x12 \n\x04\x62ind\x18\x02 \x01(\x0b\x32\x10.kvstore.v1.BindH\x00\x12.\n\x0b\x61\x63knowledge\x18\x03 \x01(\x0b\x32\x17.kvstore.v1.AcknowledgeH\x00\x12(\n\x08unmapped\x18\x04 \x01(\x0b\x32\x14.kvstore.v1.UnmappedH\x00\x12)\n\topen_lane\x18\x05 \x01(\x0b\x32\x14.kvstore.v1.OpenLaneH\x00\x42\t\n\x07message\"\xba\x02\n\x0bServerFrame\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.kvstore.v1.WelcomeH\x00\x12\"\n\x05\x62ound\x18\x02 \x01(\x0b\x32\x11.kvstore.v1.BoundH\x00\x12&\n\x07\x65xtents\x18\x03 \x01(\x0b\x32\x13.kvstore.v1.ExtentsH\x00\x12\x30\n\x0c\x61\x63knowledged\x18\x04 \x01(\x0b\x32\x18.kvstore.v1.AcknowledgedH\x00\x12$\n\x06retire\x18\x05 \x01(\x0b\x32\x12.kvstore.v1.RetireH\x00\x12%\n\x07refused\x18\x06 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\x0blane_opened\x18\x07 \x01(\x0b\x32\x16.kvstore.v1.LaneOpenedH\x00\x42\t\n\x07message\"[\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08\x63uda_mps\x18\x03 \x01(\x08\x12\x10\n\x08replaces\x18\x04 \x01(\x08\"c\n\x07Welcome\x12\x12\n\ncredential\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61\x64min\x18\x03 \x01(\x08\x12\x13\n\x0bstore_epoch\x18\x04 \x01(\x06\x12\x10\n\x08outlives\x18\x05 \x01(\x08\"X\n\x04\x42ind\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x14\n\x0clease_secret\x18\x02 \x01(\x0c\x12(\n\x06mapped\x18\x03 \x03(\x0b\x32\x18.kvstore.v1.MappedExtent\"T\n\x0cMappedExtent\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\x04\x12\r\n\x05inode\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"1\n\x05\x42ound\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x1b\n\x0fkept_extent_ids\x18\x02 \x03(\rB\x02\x10\x01\".\n\x07\x45xtents\x12#\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x12.kvstore.v1.Extent\"%\n\x0b\x41\x63knowledge\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"&\n\x0c\x41\x63knowledged\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\" \n\x06Retire\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"\"\n\x08Unmapped\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"2\n\x08OpenLane\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x14\n\x0clease_secret\x18\x02 \x01(\x0c\"\x1d\n\nLaneOpened\x12\x0f\n\x07methods\x18\x01 \x03(\t\"B\n\x08LaneCall\x12\x0e\n\x06method\x18\x01 \x01(\r\x12\x12\n\ntimeout_us\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"0\n\nLaneAnswer\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kvstore/v1/attach.proto\x12\nkvstore.v1\x1a\x17google/rpc/status.proto\x1a\x16kvstore/v1/types.proto\"\xe3\x01\n\x0b\x43lientFrame\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.kvstore.v1.HelloH\x00\x12 \n\x04\x62ind\x18\x02 \x01(\x0b\x32\x10.kvstore.v1.BindH\x00\x12.\n\x0b\x61\x63knowledge\x18\x03 \x01(\x0b\x32\x17.kvstore.v1.AcknowledgeH\x00\x12(\n\x08unmapped\x18\x04 \x01(\x0b\x32\x14.kvstore.v1.UnmappedH\x00\x12)\n\topen_lane\x18\x05 \x01(\x0b\x32\x14.kvstore.v1.OpenLaneH\x00\x42\t\n\x07message\"\xde\x02\n\x0bServerFrame\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.kvstore.v1.WelcomeH\x00\x12\"\n\x05\x62ound\x18\x02 \x01(\x0b\x32\x11.kvstore.v1.BoundH\x00\x12&\n\x07\x65xtents\x18\x03 \x01(\x0b\x32\x13.kvstore.v1.ExtentsH\x00\x12\x30\n\x0c\x61\x63knowledged\x18\x04 \x01(\x0b\x32\x18.kvstore.v1.AcknowledgedH\x00\x12$\n\x06retire\x18\x05 \x01(\x0b\x32\x12.kvstore.v1.RetireH\x00\x12%\n\x07refused\x18\x06 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\x0blane_opened\x18\x07 \x01(\x0b\x32\x16.kvstore.v1.LaneOpenedH\x00\x12\"\n\x05renew\x18\x08 \x01(\x0b\x32\x11.kvstore.v1.RenewH\x00\x42\t\n\x07message\"p\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08\x63uda_mps\x18\x03 \x01(\x08\x12\x10\n\x08replaces\x18\x04 \x01(\x08\x12\x13\n\x0bknows_renew\x18\x05 \x01(\x08\"c\n\x07Welcome\x12\x12\n\ncredential\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x61\x64min\x18\x03 \x01(\x08\x12\x13\n\x0bstore_epoch\x18\x04 \x01(\x06\x12\x10\n\x08outlives\x18\x05 \x01(\x08\"X\n\x04\x42ind\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x14\n\x0clease_secret\x18\x02 \x01(\x0c\x12(\n\x06mapped\x18\x03 \x03(\x0b\x32\x18.kvstore.v1.MappedExtent\"T\n\x0cMappedExtent\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\x04\x12\r\n\x05inode\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"1\n\x05\x42ound\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x1b\n\x0fkept_extent_ids\x18\x02 \x03(\rB\x02\x10\x01\".\n\x07\x45xtents\x12#\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x12.kvstore.v1.Extent\"%\n\x0b\x41\x63knowledge\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"&\n\x0c\x41\x63knowledged\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\" \n\x06Retire\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"\"\n\x08Unmapped\x12\x16\n\nextent_ids\x18\x01 \x03(\rB\x02\x10\x01\"\x07\n\x05Renew\"2\n\x08OpenLane\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x14\n\x0clease_secret\x18\x02 \x01(\x0c\"\x1d\n\nLaneOpened\x12\x0f\n\x07methods\x18\x01 \x03(\t\"B\n\x08LaneCall\x12\x0e\n\x06method\x18\x01 \x01(\r\x12\x12\n\ntimeout_us\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"0\n\nLaneAnswer\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.google.rpc.Statusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,33 +46,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLIENTFRAME']._serialized_start=89
   _globals['_CLIENTFRAME']._serialized_end=316
   _globals['_SERVERFRAME']._serialized_start=319
-  _globals['_SERVERFRAME']._serialized_end=633
-  _globals['_HELLO']._serialized_start=635
-  _globals['_HELLO']._serialized_end=726
-  _globals['_WELCOME']._serialized_start=728
-  _globals['_WELCOME']._serialized_end=827
-  _globals['_BIND']._serialized_start=829
-  _globals['_BIND']._serialized_end=917
-  _globals['_MAPPEDEXTENT']._serialized_start=919
-  _globals['_MAPPEDEXTENT']._serialized_end=1003
-  _globals['_BOUND']._serialized_start=1005
-  _globals['_BOUND']._serialized_end=1054
-  _globals['_EXTENTS']._serialized_start=1056
-  _globals['_EXTENTS']._serialized_end=1102
-  _globals['_ACKNOWLEDGE']._serialized_start=1104
-  _globals['_ACKNOWLEDGE']._serialized_end=1141
-  _globals['_ACKNOWLEDGED']._serialized_start=1143
-  _globals['_ACKNOWLEDGED']._serialized_end=1181
-  _globals['_RETIRE']._serialized_start=1183
-  _globals['_RETIRE']._serialized_end=1215
-  _globals['_UNMAPPED']._serialized_start=1217
-  _globals['_UNMAPPED']._serialized_end=1251
-  _globals['_OPENLANE']._serialized_start=1253
-  _globals['_OPENLANE']._serialized_end=1303
-  _globals['_LANEOPENED']._serialized_start=1305
-  _globals['_LANEOPENED']._serialized_end=1334
-  _globals['_LANECALL']._serialized_start=1336
-  _globals['_LANECALL']._serialized_end=1402
-  _globals['_LANEANSWER']._serialized_start=1404
-  _globals['_LANEANSWER']._serialized_end=1452
+  _globals['_SERVERFRAME']._serialized_end=669
+  _globals['_HELLO']._serialized_start=671
+  _globals['_HELLO']._serialized_end=783
+  _globals['_WELCOME']._serialized_start=785
+  _globals['_WELCOME']._serialized_end=884
+  _globals['_BIND']._serialized_start=886
+  _globals['_BIND']._serialized_end=974
+  _globals['_MAPPEDEXTENT']._serialized_start=976
+  _globals['_MAPPEDEXTENT']._serialized_end=1060
+  _globals['_BOUND']._serialized_start=1062
+  _globals['_BOUND']._serialized_end=1111
+  _globals['_EXTENTS']._serialized_start=1113
+  _globals['_EXTENTS']._serialized_end=1159
+  _globals['_ACKNOWLEDGE']._serialized_start=1161
+  _globals['_ACKNOWLEDGE']._serialized_end=1198
+  _globals['_ACKNOWLEDGED']._serialized_start=1200
+  _globals['_ACKNOWLEDGED']._serialized_end=1238
+  _globals['_RETIRE']._serialized_start=1240
+  _globals['_RETIRE']._serialized_end=1272
+  _globals['_UNMAPPED']._serialized_start=1274
+  _globals['_UNMAPPED']._serialized_end=1308
+  _globals['_RENEW']._serialized_start=1310
+  _globals['_RENEW']._serialized_end=1317
+  _globals['_OPENLANE']._serialized_start=1319
+  _globals['_OPENLANE']._serialized_end=1369
+  _globals['_LANEOPENED']._serialized_start=1371
+  _globals['_LANEOPENED']._serialized_end=1400
+  _globals['_LANECALL']._serialized_start=1402
+  _globals['_LANECALL']._serialized_end=1468
+  _globals['_LANEANSWER']._serialized_start=1470
+  _globals['_LANEANSWER']._serialized_end=1518
 # @@protoc_insertion_point(module_scope)

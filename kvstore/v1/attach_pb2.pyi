@@ -23,7 +23,7 @@ class ClientFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., unmapped: _Optional[_Union[Unmapped, _Mapping]] = ..., open_lane: _Optional[_Union[OpenLane, _Mapping]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("welcome", "bound", "extents", "acknowledged", "retire", "refused", "lane_opened")
+    __slots__ = ("welcome", "bound", "extents", "acknowledged", "retire", "refused", "lane_opened", "renew")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     EXTENTS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class ServerFrame(_message.Message):
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     LANE_OPENED_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     bound: Bound
     extents: Extents
@@ -38,19 +39,22 @@ class ServerFrame(_message.Message):
     retire: Retire
     refused: _status_pb2.Status
     lane_opened: LaneOpened
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., extents: _Optional[_Union[Extents, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., refused: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., lane_opened: _Optional[_Union[LaneOpened, _Mapping]] = ...) -> None: ...
+    renew: Renew
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., extents: _Optional[_Union[Extents, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., refused: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., lane_opened: _Optional[_Union[LaneOpened, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "display_name", "cuda_mps", "replaces")
+    __slots__ = ("protocol_version", "display_name", "cuda_mps", "replaces", "knows_renew")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     CUDA_MPS_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_RENEW_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     display_name: str
     cuda_mps: bool
     replaces: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., display_name: _Optional[str] = ..., cuda_mps: _Optional[bool] = ..., replaces: _Optional[bool] = ...) -> None: ...
+    knows_renew: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., display_name: _Optional[str] = ..., cuda_mps: _Optional[bool] = ..., replaces: _Optional[bool] = ..., knows_renew: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("credential", "tenant", "admin", "store_epoch", "outlives")
@@ -125,6 +129,10 @@ class Unmapped(_message.Message):
     EXTENT_IDS_FIELD_NUMBER: _ClassVar[int]
     extent_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, extent_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Renew(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class OpenLane(_message.Message):
     __slots__ = ("lease_id", "lease_secret")

@@ -41,6 +41,20 @@ def test_an_admin_that_replaces_the_server_has_its_journal_cleaned(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("knows_renew", [True, False])
+def test_a_bound_process_is_asked_to_renew_once(rig: AttachRig, *, knows_renew: bool) -> None:
+    """The store begins to stop. A process that does not know the frame is not asked."""
+    rig.serve()
+    peer, caller = rig.connect(), rig.lease()
+    assert peer.hello(knows_renew=knows_renew).HasField("welcome")
+    assert peer.bind(caller.lease_id, SECRET).HasField("bound")
+    rig.world.store.begin_draining()
+    if knows_renew:
+        assert peer.receive()[0].WhichOneof("message") == "renew"
+    rig.world.store.announcer.announce()
+    assert peer.acknowledge().HasField("acknowledged")
+
+
 def test_the_socket_is_its_owners_alone(rig: AttachRig) -> None:
     """Only the owner may connect, a stale socket is replaced, and closing removes the socket."""
     rig.path.touch()

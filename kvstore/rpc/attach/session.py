@@ -62,6 +62,8 @@ class AttachSession:
         self._processes = processes
         self._offered: set[int] = set()
         self._retired: set[int] = set()
+        self._knows_renew = False
+        self._was_asked_to_renew = False
 
     @property
     def uid(self) -> int:
@@ -101,10 +103,17 @@ class AttachSession:
         self._peer.close()
 
     def announce(self) -> Announcement | None:
-        """Returns the next frame for the process, about extents to map or to unmap, or None."""
+        """Returns the next frame for the process, or None.
+
+        It is about extents to map or to unmap, or says once that the store begins to stop.
+        """
         if self.process is None:
             return None
         process_id, frame = self.process.process_id, attach_pb2.ServerFrame()
+        if self._knows_renew and self._store.is_draining and not self._was_asked_to_renew:
+            self._was_asked_to_renew = True
+            frame.renew.SetInParent()
+            return Announcement(frame, ())
         given = self._store.hand_out(process_id, self._offered, most=MAX_EXTENTS)
         if given:
             self._offered.update(each.shape.extent_id for each in given)
@@ -130,7 +139,7 @@ class AttachSession:
         if not self.welcomed:
             name, pid = hello.display_name, self._peer.pid
             log.debug("peer_welcomed", pid=pid, uid=self._peer.uid, display_name=name)
-        self.welcomed = True
+        self.welcomed, self._knows_renew = True, hello.knows_renew
         if hello.replaces and identity.admin:
             self._store.cleaning.begin()
         welcome = attach_pb2.Welcome(

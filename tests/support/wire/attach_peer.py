@@ -43,11 +43,20 @@ class AttachPeer:
         return attach_pb2.ServerFrame.FromString(frame.payload), frame.descriptors
 
     def hello(
-        self, *, cuda_mps: bool = False, version: int = 1, replaces: bool = False
+        self,
+        *,
+        cuda_mps: bool = False,
+        version: int = 1,
+        replaces: bool = False,
+        knows_renew: bool = False,
     ) -> attach_pb2.ServerFrame:
         """Says Hello and returns the answer."""
         hello = attach_pb2.Hello(
-            protocol_version=version, display_name="test", cuda_mps=cuda_mps, replaces=replaces
+            protocol_version=version,
+            display_name="test",
+            cuda_mps=cuda_mps,
+            replaces=replaces,
+            knows_renew=knows_renew,
         )
         self.send(attach_pb2.ClientFrame(hello=hello))
         return self.receive()[0]

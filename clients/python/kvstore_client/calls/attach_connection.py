@@ -41,8 +41,8 @@ class AttachConnection:
 
     One thread calls :meth:`hello`, :meth:`bind` and :meth:`serve`, in that order;
     any thread may call the rest. After :meth:`serve` a thread of its own maps
-    extents into the table, acknowledges them, and calls ``hung_up`` once with
-    the reason when the connection ends, without holding anything.
+    extents into the table, acknowledges them, calls ``renew`` when the store asks to renew the
+    lease, and ``hung_up`` once with the reason when the connection ends, without holding anything.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,10 @@ class AttachConnection:
     def hello(self, display_name: str, *, cuda_mps: bool, deadline: Deadline) -> attach_pb2.Welcome:
         """Connects and returns the store's welcome with a credential; raises ``StoreError``."""
         hello = attach_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION, display_name=display_name, cuda_mps=cuda_mps
+            protocol_version=PROTOCOL_VERSION,
+            display_name=display_name,
+            cuda_mps=cuda_mps,
+            knows_renew=True,
         )
         try:
             self._socket.settimeout(deadline.remaining())
@@ -81,11 +84,16 @@ class AttachConnection:
             bind.mapped.add(extent_id=extent_id, device=device, inode=inode, size_bytes=size_bytes)
         return self._ask(attach_pb2.ClientFrame(bind=bind), "bound", deadline).bound
 
-    def serve(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
+    def serve(
+        self,
+        table: ExtentTable,
+        hung_up: Callable[[StoreError], None],
+        renew: Callable[[], None],
+    ) -> None:
         """Starts the thread that maps announced extents."""
         self._socket.settimeout(None)
         self._reader = Thread(
-            target=self._read, args=(table, hung_up), name="kvstore-attach", daemon=True
+            target=self._read, args=(table, hung_up, renew), name="kvstore-attach", daemon=True
         )
         self._reader.start()
 
@@ -136,13 +144,18 @@ class AttachConnection:
         with self._sending:
             send_frame(self._socket, frame)
 
-    def _read(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
+    def _read(
+        self,
+        table: ExtentTable,
+        hung_up: Callable[[StoreError], None],
+        renew: Callable[[], None],
+    ) -> None:
         try:
             while True:
                 self._populate_until_spoken_to(table)
                 frame, descriptors = receive_frame(self._socket)
                 try:
-                    self._take(frame, descriptors, table)
+                    self._take(frame, descriptors, table, renew)
                 finally:
                     close_all(descriptors)
         except StoreError as error:
@@ -169,7 +182,11 @@ class AttachConnection:
             self.tell_unmapped(sorted(extent_ids))
 
     def _take(
-        self, frame: attach_pb2.ServerFrame, descriptors: list[int], table: ExtentTable
+        self,
+        frame: attach_pb2.ServerFrame,
+        descriptors: list[int],
+        table: ExtentTable,
+        renew: Callable[[], None],
     ) -> None:
         match frame.WhichOneof("message"):
             case "extents":
@@ -185,6 +202,8 @@ class AttachConnection:
                 table.acknowledge(frame.acknowledged.extent_ids)
             case "retire":
                 self._answer_unmapped(table.retire(frame.retire.extent_ids))
+            case "renew":
+                renew()
             case "refused":
                 raise error_of_status(frame.refused)
             case other:

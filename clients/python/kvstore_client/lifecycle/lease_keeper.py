@@ -7,7 +7,13 @@ from threading import Condition, Thread
 from typing import NamedTuple, Protocol
 
 from kvstore_client.config import MAX_CALL_TIMEOUT
-from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused, StoreUnavailable
+from kvstore_client.errors import (
+    LeaseExpired,
+    StoreDraining,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -126,7 +132,8 @@ class LeaseKeeper:
             except StoreError as error:
                 wait = self._term.retry_s
                 if isinstance(error, StoreRefused):
-                    if not error.retry_after_s:
+                    # A store that stops renews no lease any more.
+                    if not error.retry_after_s or isinstance(error, StoreDraining):
                         self._user.end(error)
                         return
                     wait = max(wait, error.retry_after_s)

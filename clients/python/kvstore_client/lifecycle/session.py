@@ -237,7 +237,7 @@ class Session:
         return error
 
     def _serve(self, connection: AttachConnection) -> None:
-        connection.serve(self.extents, partial(self._lost, connection))
+        connection.serve(self.extents, partial(self._lost, connection), self._keeper.prompt)
 
     def _tell_unmapped(self, extent_ids: list[int]) -> None:
         # A server that has not heard of them asks for them again.

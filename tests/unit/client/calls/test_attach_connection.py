@@ -81,7 +81,8 @@ class Served:
         self.table = ExtentTable(
             Condition(), itertools.count(), lambda each: tell([each]), store_epoch=5
         )
-        self.connection.serve(self.table, self.ends.put)
+        self.renewals: SimpleQueue[None] = SimpleQueue()
+        self.connection.serve(self.table, self.ends.put, lambda: self.renewals.put(None))
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
         """Sends a frame with descriptors and closes them here."""
@@ -273,6 +274,15 @@ def test_a_frame_out_of_place_ends_the_connection(
     served = Served(start)
     served.announce(frame)
     assert isinstance(served.ends.get(timeout=30), error)
+
+
+def test_it_renews_when_it_is_asked(start: Start) -> None:
+    """And goes on: such a frame ends nothing."""
+    served = Served(start)
+    served.announce(attach_pb2.ServerFrame(renew={}))
+    served.renewals.get(timeout=30)
+    assert served.ends.empty()
+    served.connection.close()
 
 
 def test_a_hang_up_is_told_once(start: Start) -> None:

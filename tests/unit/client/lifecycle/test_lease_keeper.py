@@ -139,6 +139,15 @@ def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
     assert kept.user.ends.empty()
 
 
+def test_a_store_that_stops_ends_it(kept: Kept) -> None:
+    """Such a store renews nothing any more, although another one may soon."""
+    kept.keeper.start()
+    refused = errors.StoreDraining("stopping", retry_after_s=1.0)
+    kept.outcomes.put(refused)
+    kept.keeper.prompt()
+    assert kept.user.ends.get(timeout=30) is refused
+
+
 def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
     """A process that slept past its term ends the lease by its clock, without a request."""
     kept.keeper.start()
