@@ -36,6 +36,11 @@ class RemoteSettings:
     """Pages are written, and not only read."""
 
     @property
+    def clock_seconds(self) -> float:
+        """A read of the engine's clock waits at most so long. No request waits for it."""
+        return max(self.timeout_seconds, self.read_seconds)
+
+    @property
     def connection_count(self) -> int:
         """Connections that the engine should have: one for each thread that may call it."""
         # The others are those of the threads that write pages and refresh named pins, and of two

@@ -182,7 +182,7 @@ class RemoteStore:
             self._quiet_calls,
             self._engine_clock,
             clock,
-            read_clock=lambda: self._calls.time_ms(clock() + settings.read_seconds),
+            read_clock=lambda: self._calls.time_ms(clock() + settings.clock_seconds),
             seconds=settings.timeout_seconds,
             tick=self._tick,
             check=self._removals.check_oldest,

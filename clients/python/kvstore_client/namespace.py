@@ -270,8 +270,10 @@ class Namespace:
         """Returns a reservation without slots, which makes no call until its first insert.
 
         Its inserts take slots from a ``SpareSlots``, for pages from ``start_page`` on. Raises
-        ``StoreError`` if the store is not in use now.
+        ``StoreError`` if the store is not in use now, and ``ValueError`` for a negative page.
         """
+        if start_page < 0:
+            raise ValueError(f"a reservation begins at page 0 or later, not at {start_page}")
         session = self._connector.require_session()
         opened = self._opened(session)
         reservation_id = session.take_id()

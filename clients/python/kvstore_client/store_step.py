@@ -445,29 +445,28 @@ class StoreStep:
     ) -> None:
         """Makes one call of some operations, and notes all their outcomes."""
         request = prefix_cache_pb2.RunStepRequest(namespace_id=opened.namespace_id)
-        sending: list[tuple[_Operation[Any], _Sending]] = []
-        for each in part:
-            if each.budget is not None and each.budget.left <= 0:
-                # Its single call fails at once, and says why.
-                each.call()
-                continue
-            count = len(request.operations)
-            try:
-                sending.append((each, each.prepare(session, opened, request.operations.add)))
-            except (StoreError, ValueError) as error:
-                del request.operations[count:]
-                each.outcome.fail(error)
-        sending = _current(sending)
-        if not sending:
-            return
+        prepared: list[tuple[_Operation[Any], _Sending]] = []
         failure: StoreError = StoreUnavailable("the step was interrupted")
         try:
-            self._ask(session, request, sending)
+            for each in part:
+                if each.budget is not None and each.budget.left <= 0:
+                    # Its single call fails at once, and says why.
+                    each.call()
+                    continue
+                count = len(request.operations)
+                try:
+                    prepared.append((each, each.prepare(session, opened, request.operations.add)))
+                except (StoreError, ValueError) as error:
+                    del request.operations[count:]
+                    each.outcome.fail(error)
+            sending = _current(prepared)
+            if sending:
+                self._ask(session, request, sending)
         except StoreError as error:
             failure = error
         finally:
             # Also after an interrupt, so that whatever was given up goes back.
-            for each, _ in sending:
+            for each, _ in prepared:
                 if not each.outcome.known:
                     each.fail(copy(failure))
 
@@ -498,7 +497,10 @@ class StoreStep:
                     namespace_id=request.namespace_id, operations=messages
                 )
             call = session.lease.run_step
-            if any(each.kind == "insert" for each, _ in sending):
+            results: Sequence[prefix_cache_pb2.StepResult] = []
+            if not messages:
+                pass  # all was given back before
+            elif any(each.kind == "insert" for each, _ in sending):
                 results = session.ask_again(asking, call, request)
             else:
                 results = asking.ask(call, request, asking.remaining())

@@ -32,8 +32,8 @@ CLIENT = [
     ),
     Mutant(
         "inserted-without-waiting-for-the-device",
-        "kvstore_client.pages.held_pages",
-        "require_current",
+        "kvstore_client.pages.reservation",
+        "Reservation.insert",
         "session.wait_for_device()",
         "pass",
     ),

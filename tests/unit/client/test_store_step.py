@@ -326,6 +326,74 @@ def test_an_insert_on_reused_pages_is_not_sent(rig: Rig, reused: tuple[int, ...]
     assert list(asked[-1].abort.reservation_ids) == [8, 9]
 
 
+def test_a_page_that_does_not_exist_fails_its_insert_alone(rig: Rig) -> None:
+    """Such an answer is a bug of the store. What the step gives back goes back."""
+    other, good, bad = rig.reservation(8), rig.reservation(9, 1), rig.reservation(10, 99)
+    step = StoreStep(rig.namespace)
+    step.release(other)
+    outcomes = [step.insert(each, TOKENS[:4], position=0) for each in (good, bad)]
+    inserted = pb.StepResult(insert={"published_page_count": 1})
+    rig.answer(pb.StepResult(abort=pb.AbortReservationResponse()), inserted)
+    step.run()
+    assert outcomes[0].result().published_page_count == 1
+    with pytest.raises(errors.PageRecycled):
+        outcomes[1].result()
+    with pytest.raises(errors.PageRecycled):
+        bad.insert(TOKENS[:4], position=0)
+    for each in (good, bad):
+        each.abort()
+    assert rig.session.drained is False
+    assert rig.session._holds == 0
+
+
+def test_a_failure_within_the_client_gives_back_what_was_prepared(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that ends by another exception than the store's sends nothing, and leaks nothing."""
+    other, good = rig.reservation(8), rig.reservation(9, 1)
+    step = StoreStep(rig.namespace)
+    step.release(other)
+    outcome = step.insert(good, TOKENS[:4], position=0)
+    monkeypatch.setattr(good, "_checksums", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        step.run()
+    assert not outcome.known
+    assert rig.given_back() == ([], [8])
+    good.abort()
+    assert rig.session._holds == 0
+
+
+def test_pages_are_compared_after_the_wait_for_the_device(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device may have read a page until then."""
+    reused = rig.reservation(9, 1)
+    monkeypatch.setattr(rig.session, "wait_for_device", lambda: rig.attached.recycle(1))
+    step = StoreStep(rig.namespace)
+    step.match(TOKENS)
+    outcome = step.insert(reused, TOKENS[:4], position=0)
+    rig.answer(pb.StepResult(match=pb.MatchPrefixResponse()))
+    step.run()
+    with pytest.raises(errors.PageRecycled):
+        outcome.result()
+    reused.abort()
+
+
+def test_a_step_with_nothing_left_is_no_call(rig: Rig) -> None:
+    """What it releases was released before it ran, and what it inserts was reused."""
+    other, reused = rig.reservation(8), rig.reservation(9, 1)
+    step = StoreStep(rig.namespace)
+    step.release(other)
+    outcome = step.insert(reused, TOKENS[:4], position=0)
+    other.abort()
+    rig.attached.recycle(1)
+    step.run()
+    with pytest.raises(errors.PageRecycled):
+        outcome.result()
+    assert "RunStep" not in rig.calls.requests
+    reused.abort()
+
+
 def test_operations_of_a_kind_wait_for_its_retry_time(rig: Rig) -> None:
     """Operations whose kind was refused for a while are not sent, and the others are."""
     step = StoreStep(rig.namespace)

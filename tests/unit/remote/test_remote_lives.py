@@ -17,6 +17,7 @@ from page_stores.remote_rig import SETTINGS, page_name
 
 from kvstore.remote.errors import CommandForbidden
 from kvstore.remote.expiry import BUCKET_SECONDS, UNKNOWN_DEPTH, EngineClock, Expiry
+from kvstore.remote.remote_settings import RemoteSettings
 from kvstore.remote.transfers.lineage import Lineage
 from kvstore.storage.page_store import ExpiringPageStore, PageWrite
 from mutants.live import put_into_this_process
@@ -141,7 +142,8 @@ def test_the_clock_may_take_as_long_as_a_read(host: RemoteHost) -> None:
     host.engine.time_ms = answer  # type: ignore[method-assign]
     host.store._upkeep._check_at = 0.0
     host.until(lambda: patience)
-    assert SETTINGS.timeout_seconds < patience[0] <= SETTINGS.read_seconds
+    assert SETTINGS.timeout_seconds < patience[0] <= SETTINGS.clock_seconds
+    assert RemoteSettings(timeout_seconds=9.0).clock_seconds == 9.0
 
 
 def test_hits_are_refreshed_apart(host: RemoteHost) -> None:

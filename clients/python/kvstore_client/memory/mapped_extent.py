@@ -125,13 +125,18 @@ def checksums_of(find: FindExtent, pages: Iterable[PageRef], *, wanted: bool | N
     """Returns the xxh3-64 of each page's whole slot, or an empty list if none was computed.
 
     ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``. All
-    device work on the pages must be done. Pages of a device are copied to the host.
+    device work on the pages must be done. Pages of a device are copied to the host. A page that
+    does not exist here has no checksum, and a comparison of its generation says so.
     """
     checksums = []
-    for page in pages:
-        extent = find(page.extent_id)
-        if extent is None or not (extent.device is None if wanted is None else wanted):
+    for extent_id, slot in pages:
+        extent = find(extent_id)
+        if (
+            extent is None
+            or slot >= extent.slot_count
+            or not (extent.device is None if wanted is None else wanted)
+        ):
             checksums.append(NO_CHECKSUM)
         else:
-            checksums.append(xxh3_64_intdigest(extent.content(page.slot)))
+            checksums.append(xxh3_64_intdigest(extent.content(slot)))
     return checksums if any(checksums) else []
