@@ -84,7 +84,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     """Loads a model (as ``load_model``) and attaches to the store in ``runtime_dir``.
 
     Waits ``attach_seconds`` for the store, then continues without it. By default it does not wait
-    if the store has no socket. ``backend`` is the index that the store must have; None accepts any.
+    if no server listens. ``backend`` is the index that the store must have; None accepts any.
     With a ``cache_salt`` it uses the pages of requests with that salt only. After a
     ``DeviceLostError`` the client stays open: the process ends, and the store notices that. Raises
     the errors of ``load_model`` and ``check_backend``, and ``ValueError`` for a path that is too
@@ -110,8 +110,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
             yield LocalWorker(loaded, make_engine(None), None, None)
             return
         if attach_seconds is None:
-            there = RuntimeDir(runtime_dir).attach_socket.exists()
-            attach_seconds = ATTACH_SECONDS if there else 0.0
+            attach_seconds = ATTACH_SECONDS if RuntimeDir(runtime_dir).is_served() else 0.0
         work = DeviceWork(loaded.device)
         config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
         with ExitStack() as stack:

@@ -1,6 +1,8 @@
 """The runtime folder of a store, which has its sockets."""
 
 import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 # The bytes of sockaddr_un.sun_path, without its closing zero byte.
@@ -53,3 +55,18 @@ class RuntimeDir:
     def grpc_target(self) -> str:
         """The socket of gRPC as a gRPC target."""
         return f"unix:{self.grpc_socket}"
+
+    def is_served(self) -> bool:
+        """Returns whether a server listens at the attach socket.
+
+        A server that was killed leaves the socket's file, at which nobody listens.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(0.0)
+            try:
+                # Other errors come from a listener: its queue is full, or this user may not.
+                with suppress(BlockingIOError, PermissionError):
+                    peer.connect(str(self.attach_socket))
+            except OSError:
+                return False
+        return True

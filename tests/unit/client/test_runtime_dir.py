@@ -1,6 +1,7 @@
 """The folder of a store's sockets."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     paths = RuntimeDir("x")
     assert paths.attach_socket == tmp_path / "x" / "attach.sock"
     assert paths.grpc_target == f"unix:{tmp_path}/x/kvstore.sock"
+
+
+def test_a_socket_at_which_nobody_listens_is_known(tmp_path: Path) -> None:
+    """It is that of a server that was killed. A listener is busy if its queue is full."""
+    paths = RuntimeDir(tmp_path / "x")
+    assert not paths.is_served()
+    paths.path.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(paths.attach_socket))
+        assert not paths.is_served()
+        listener.listen(0)
+        assert [paths.is_served() for _ in range(3)] == [True] * 3
+    assert not paths.is_served()
+    assert paths.attach_socket.exists()
 
 
 def test_a_path_too_long_for_a_socket_is_refused() -> None:

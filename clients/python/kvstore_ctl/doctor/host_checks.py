@@ -172,13 +172,29 @@ MOST_IN_USE = 0.8
 # Clock sources that are read without a system call, or within tens of nanoseconds.
 QUICK_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"})
 START = "start kvstore-server, or name its folder with --runtime-dir"
+START_AGAIN = "read the end of its log, then start kvstore-server again"
 
 
 def socket_check(paths: RuntimeDir) -> Finding:
-    """Checks whether the store's folder and sockets exist, and this user may use them."""
-    name, path = "socket", paths.path
+    """Checks whether a server listens at the store's sockets, and this user may use them."""
+    unusable = _unusable_sockets("socket", paths)
+    if unusable is not None:
+        return unusable
+    if not paths.is_served():
+        found = f"no server listens at {paths.attach_socket}: it died"
+        return failed("socket", found, START_AGAIN)
+    mode = stat.S_IMODE(paths.path.stat().st_mode)
+    if mode & OPEN_TO_OTHERS:
+        advice = f"chmod 700 {paths.path}: the server refuses to start in a folder open to all"
+        return warning("socket", f"{paths.path} has mode {mode:04o}", advice)
+    return ok("socket", f"{paths.path}, mode {mode:04o}, has both sockets")
+
+
+def _unusable_sockets(name: str, paths: RuntimeDir) -> Finding | None:
+    """Returns why this user cannot use the sockets, by their files; None if it can."""
+    path = paths.path
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        path.stat()
         for path in (paths.attach_socket, paths.grpc_socket):
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 return failed(name, f"{path} is no socket", f"remove it, and {START}")
@@ -188,10 +204,7 @@ def socket_check(paths: RuntimeDir) -> Finding:
         return failed(name, f"{path} does not exist", START)
     except PermissionError:
         return failed(name, f"this user may not see {path}", _whose(paths.path))
-    if mode & OPEN_TO_OTHERS:
-        advice = f"chmod 700 {paths.path}: the server refuses to start in a folder open to all"
-        return warning(name, f"{paths.path} has mode {mode:04o}", advice)
-    return ok(name, f"{paths.path}, mode {mode:04o}, has both sockets")
+    return None
 
 
 def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:

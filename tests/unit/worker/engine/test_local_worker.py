@@ -6,6 +6,8 @@ from inference_worker.engine.local_worker import local_worker
 from inference_worker.errors import BackendMismatchError, DeviceLostError
 from inference_worker.model.model import PagedModel
 from inference_worker.store.backend import PrefixCacheBackend
+from kvstore_client import Namespace
+from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import running_store
 
 
@@ -47,6 +49,20 @@ def test_it_does_not_wait_for_a_store_that_is_absent(qwen: PagedModel) -> None:
         assert worker.namespace is not None
         assert worker.namespace.wait_open(30.0)
         assert worker.without_store is None
+
+
+def test_it_does_not_wait_for_a_store_that_was_killed(
+    qwen: PagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a store leaves its sockets."""
+    waits: list[float] = []
+    monkeypatch.setattr(Namespace, "wait_open", lambda _, timeout: waits.append(timeout))
+    with running_store("--tier1-bytes", "16MiB") as store:
+        store.kill()
+        assert RuntimeDir(store.runtime_dir).attach_socket.exists()
+        with local_worker(qwen, runtime_dir=store.runtime_dir, longest=100) as worker:
+            assert len(worker.engine.generate([1, 2, 3], 2).output_ids) == 2
+    assert waits == [0.0]
 
 
 def test_the_backend_none_uses_no_store(qwen: PagedModel) -> None:
