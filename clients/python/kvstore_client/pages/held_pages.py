@@ -108,7 +108,10 @@ def require_current(*holds: Hold, wait: bool = True) -> None:
 
 
 def require_unmoved(holds: Iterable[Hold]) -> None:
-    """Raises :class:`~kvstore_client.errors.PageRecycled` if a page's slot was reused."""
+    """Compares the generations of all pages that were held. Calls nothing of the device.
+
+    Raises :class:`~kvstore_client.errors.PageRecycled` if a page's slot was reused.
+    """
     recycled = [page for hold in holds for page in hold.moved()]
     if recycled:
         _logger.error("pages_recycled", extra={"page_count": len(recycled)})

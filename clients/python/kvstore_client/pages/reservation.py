@@ -67,7 +67,7 @@ class Inserted(NamedTuple):
 
 
 class _Insertion(NamedTuple):
-    """What an insert changes: the slots that its reservation has then, and the end of its pages.
+    """The changes of an insert: the slots that its reservation has then, the end of its pages.
 
     ``bases`` hold the pages that it depends on. :func:`require_unmoved` has to pass for them before
     the insert is sent.
