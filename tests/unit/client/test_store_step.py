@@ -380,7 +380,7 @@ def test_pages_are_compared_after_the_wait_for_the_device(
 
 
 def test_a_step_with_nothing_left_is_no_call(rig: Rig) -> None:
-    """What it releases was released before it ran, and what it inserts was reused."""
+    """Its reservation was released before it ran, and the pages of its insert were reused."""
     other, reused = rig.reservation(8), rig.reservation(9, 1)
     step = StoreStep(rig.namespace)
     step.release(other)
