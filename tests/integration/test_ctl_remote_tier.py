@@ -12,6 +12,7 @@ import pytest
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
 from processes.ctl import run, run_json
+from processes.diagnosis import documented_checks
 from remote.server_hosts import KEY, Host, Hosts, running_hosts
 from remote.valkey_server import PASSWORD, ValkeyServer, valkey_server
 
@@ -66,6 +67,7 @@ def test_the_tier_is_shown_with_what_came_and_went(hosts: Hosts) -> None:
     assert "remote tier" in run(second.store, "stats").stdout
     assert re.search(r"remote  open; 1 of \d+ lookups? found pages", _top(second))
     checks = {each["check"]: each for each in run_json(second.store, "doctor")["checks"]}
+    assert checks.keys() <= documented_checks()
     assert checks["remote tier"]["outcome"] == checks["remote removals"]["outcome"] == "ok"
     # The rights in the docs allow no look at the engine's settings.
     assert wait_until(lambda: bool(second.remote.findings))

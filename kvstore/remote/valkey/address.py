@@ -27,6 +27,11 @@ class EngineAddress(NamedTuple):
     port: int = 0
     is_tls: bool = False
 
+    def __str__(self) -> str:
+        """Returns the path, or the host and the port, for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.path or f"{host}:{self.port}"
+
 
 class SentinelAddress(NamedTuple):
     """The Sentinels that know a primary, and its name. The primary has TLS if they have."""

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from kvstore_ctl.app import app
 
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "ctl.md"
 # Of those that are asked of the store itself.
 SERVER_CHECKS = {"liveness", "readiness", "answers"}
 
@@ -16,7 +17,16 @@ def diagnose(runtime_dir: Path) -> tuple[int, dict[str, Any]]:
     """Runs the command and returns its exit status, and each check's finding by its name."""
     result = CliRunner().invoke(app, ["doctor", "--runtime-dir", str(runtime_dir), "--json"])
     answer = json.loads(result.stdout)
-    return result.exit_code, {each["check"]: each for each in answer["checks"]}
+    found = {each["check"]: each for each in answer["checks"]}
+    assert found.keys() <= documented_checks()
+    return result.exit_code, found
+
+
+def documented_checks() -> set[str]:
+    """Returns the checks in the table of the command's page."""
+    page = DOCUMENTED.read_text(encoding="utf-8")
+    rows = page.partition("| check | subject |")[2].partition("\n\n")[0].splitlines()[2:]
+    return {name for row in rows for name in row.split("|")[1].strip().split(", ")}
 
 
 def outcomes(found: dict[str, Any], names: set[str]) -> set[str]:

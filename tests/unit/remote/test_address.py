@@ -12,6 +12,19 @@ from kvstore.remote.valkey.address import (
 
 
 @pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (EngineAddress("/run/v.sock"), "/run/v.sock"),
+        (EngineAddress(None, "host", 7000, is_tls=True), "host:7000"),
+        (EngineAddress(None, "::1", 7000), "[::1]:7000"),
+    ],
+)
+def test_people_see_an_address_as_they_wrote_it(address: EngineAddress, shown: str) -> None:
+    """It is in the errors that name an engine."""
+    assert f"{address}" == shown
+
+
+@pytest.mark.parametrize(
     ("url", "address"),
     [
         ("valkey+unix:///run/v.sock", EngineAddress("/run/v.sock")),
