@@ -23,7 +23,7 @@ from kvstore.holder.carrier import CarriedDescriptor, CarrierFailed, DescriptorC
 from kvstore.holder.holder_process import DescriptorKind
 from kvstore.ring import JournalUnusable
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.errors import ExtentUnusable, StorageError
+from kvstore.storage.errors import BudgetExhausted, ExtentUnusable, StorageError
 from kvstore.storage.extent import ExtentShape
 from kvstore.storage.held_memory import (
     DATA_ENDING,
@@ -213,6 +213,10 @@ class Estate:
         data, table = (self._carried.pop(name).descriptor for name in names)
         try:
             extent = self._tiers[row.tier - 1].restore(shape, data, table)
+        except BudgetExhausted as error:
+            raise CleanStart(
+                f"the memory that was left does not fit into --tier{row.tier}-bytes, and is freed"
+            ) from error
         except (ExtentUnusable, StorageError) as error:
             raise CleanStart(f"extent {row.extent_id}: {error}") from error
         self._generations[row.extent_id] = extent.generation_table.view

@@ -354,7 +354,7 @@ def test_a_server_starts_a_holder(tmp_path: Path) -> None:
     ("flags", "why"),
     [
         (("--prefix-cache-backend", "hash"), "prefix_cache_backend"),
-        (("--tier1-bytes", SMALL_STORE[1]), "does not fit"),
+        (("--tier1-bytes", SMALL_STORE[1]), "does not fit into --tier1-bytes"),
     ],
 )
 def test_with_other_settings_a_server_starts_clean(
