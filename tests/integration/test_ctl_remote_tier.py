@@ -104,7 +104,7 @@ def test_forget_is_for_all_hosts(hosts: Hosts) -> None:
     first.publish(PROMPT)
     result = run(first.store, "remote", "forget", "tiny", "--yes")
     assert result.exit_code == 0, result.output
-    # The write to the engine may still hold some, which then go at its end.
+    # A write to the engine may still hold some pages. The store removes them when it ends.
     removed = re.findall(r"(\d+) pages?", result.stdout)
     assert sum(map(int, removed)) == page_count(PROMPT)
     assert hosts.add().looks_in_vain(PROMPT)

@@ -8,7 +8,7 @@ from kvstore_client.testing import RunningStore, running_store
 from pages.stamped_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 
 LIMIT = 30.0
-# An idle client renews its lease in a third of the TTL: too late for these tests.
+# An idle client renews its lease after a third of the TTL, which is later than these tests wait.
 CONFIG = ClientConfig(ttl=10 * LIMIT, call_timeout=LIMIT)
 # The store would wait that long for a lease, and every test for less.
 GRACE = ("--drain-grace", "600")

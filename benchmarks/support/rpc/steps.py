@@ -31,9 +31,9 @@ TIMEOUT = 60.0
 MICROSECONDS = 1e6
 # Pages that a sequence decodes before it ends, so that each is inserted once.
 DECODED_PAGES = 16
-# Of a mixed step's sequences one of so many begins, and another one ends.
+# In a mixed step, one of so many sequences begins, and another one ends.
 MIXED_SHARE = 8
-# The same of a step in which as many begin and end as do if each decodes its pages in between.
+# In a steady step, each sequence begins once, decodes its pages and ends once.
 STEADY_SHARE = DECODED_PAGES + 2
 BEGIN, DECODE, END, MIXED, STEADY = "begin", "decode", "end", "mixed", "steady"
 KINDS = (BEGIN, DECODE, END, MIXED, STEADY)

@@ -273,7 +273,7 @@ class Namespace:
         ``StoreError`` if the store is not in use now, and ``ValueError`` for a negative page.
         """
         if start_page < 0:
-            raise ValueError(f"a reservation begins at page 0 or later, not at {start_page}")
+            raise ValueError(f"start_page is {start_page}: set 0 or more")
         session = self._connector.require_session()
         opened = self._opened(session)
         reservation_id = session.take_id()

@@ -57,14 +57,15 @@ class RuntimeDir:
         return f"unix:{self.grpc_socket}"
 
     def is_served(self) -> bool:
-        """Returns whether a server listens at the attach socket.
+        """Returns False if no server listens at the attach socket.
 
-        A server that was killed leaves the socket's file, at which nobody listens.
+        A server that was killed leaves the socket's file, at which nobody listens. Returns True if
+        this user may not connect.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(0.0)
             try:
-                # Other errors come from a listener: its queue is full, or this user may not.
+                # The queue of a listener is full, or the kernel does not say if there is one.
                 with suppress(BlockingIOError, PermissionError):
                     peer.connect(str(self.attach_socket))
             except OSError:

@@ -18,7 +18,7 @@ from kvstore_client.errors import (
 )
 from kvstore_client.lifecycle.session import OpenedNamespace, Session, is_unclear
 from kvstore_client.namespace import Namespace, idle_ms
-from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_unmoved
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_not_reused
 from kvstore_client.pages.match import Match, Prefetched, match_of
 from kvstore_client.pages.reservation import Acquired, Inserted, Reservation, ReuseHint, acquired_of
 from kvstore_client.pages.spare_slots import SpareSlots
@@ -32,7 +32,7 @@ FEATURE = "step"
 MOST_TOKEN_BYTES = 8 << 20
 
 T = TypeVar("T")
-# Adds an empty message to a step.
+# Adds an empty message to a step and returns it.
 _Add: TypeAlias = Callable[[], prefix_cache_pb2.StepOperation]
 
 
@@ -476,7 +476,10 @@ class StoreStep:
         request: prefix_cache_pb2.RunStepRequest,
         sending: Sequence[tuple[_Operation[Any], _Sending]],
     ) -> None:
-        """Sends what is in both ``request`` and ``sending``, and notes the outcomes."""
+        """Sends those of ``sending`` that may be sent now, and notes their outcomes.
+
+        ``request`` may also have messages of operations that failed before.
+        """
         budgets = [each.budget for each, _ in sending if each.budget is not None]
         samples = [each.sample for each, _ in sending if each.sample]
         with (
@@ -499,7 +502,7 @@ class StoreStep:
             call = session.lease.run_step
             results: Sequence[prefix_cache_pb2.StepResult] = []
             if not messages:
-                pass  # all was given back before
+                pass  # none may be sent now, or the releases have no open hold
             elif any(each.kind == "insert" for each, _ in sending):
                 results = session.ask_again(asking, call, request)
             else:
@@ -536,14 +539,15 @@ def _current(
 ) -> list[tuple[_Operation[Any], _Sending]]:
     """Returns the operations whose bases are all current. Notes the error of every other one.
 
-    A release in the same step may have closed some of the bases, and is not sent yet.
+    A release in the same step marks holds as closed before the store gets it, so this compares
+    closed holds too.
     """
-    if not any(hold.moved() for _, sent in sending for hold in sent.bases):
+    if not any(hold.reused_pages() for _, sent in sending for hold in sent.bases):
         return sending
     found = []
     for each, sent in sending:
         try:
-            require_unmoved(sent.bases)
+            require_not_reused(sent.bases)
         except PageRecycled as error:
             each.outcome.fail(error)
         else:

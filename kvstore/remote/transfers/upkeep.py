@@ -37,10 +37,10 @@ class Upkeep:
     """A thread that works each second. Thread-safe; a refresh or a deletion only waits in it.
 
     ``tick`` is called each second too, whether or not the engine answers, and ``check`` each
-    minute; both wait for a call that is under way. A deletion or a refresh may take ``seconds``.
-    A deletion that waited for too long is dropped, and so is one of a value that is not ``bad``
-    any more. ``read_clock`` returns the engine's time in ms, each minute, and reports a failure: so
-    an engine that nobody asks is asked too.
+    minute; both wait for a call that is under way. Each call that refreshes or deletes may take
+    ``seconds``. A deletion that waited for too long is dropped, and so is one of a value that is
+    not ``bad`` any more. The thread calls ``read_clock`` once a minute for the engine's time in ms.
+    It reports a failure, which is so noticed without requests.
     """
 
     def __init__(

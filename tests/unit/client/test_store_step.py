@@ -306,7 +306,7 @@ def test_a_namespace_that_is_gone_is_opened_again(rig: Rig) -> None:
 
 @pytest.mark.parametrize("reused", [(1,), (0, 1)], ids=["one", "both"])
 def test_an_insert_on_reused_pages_is_not_sent(rig: Rig, reused: tuple[int, ...]) -> None:
-    """Also if the same step gives the pages back, which does not happen before its inserts."""
+    """The insert is not sent, even if the same step also releases its pages."""
     reservations = [rig.reservation(8 + slot, slot) for slot in (0, 1)]
     for slot in reused:
         rig.attached.recycle(slot)
@@ -327,7 +327,7 @@ def test_an_insert_on_reused_pages_is_not_sent(rig: Rig, reused: tuple[int, ...]
 
 
 def test_a_page_that_does_not_exist_fails_its_insert_alone(rig: Rig) -> None:
-    """Such an answer is a bug of the store. What the step gives back goes back."""
+    """Such an answer is a bug of the store. The step's release still takes effect."""
     other, good, bad = rig.reservation(8), rig.reservation(9, 1), rig.reservation(10, 99)
     step = StoreStep(rig.namespace)
     step.release(other)
@@ -349,7 +349,7 @@ def test_a_page_that_does_not_exist_fails_its_insert_alone(rig: Rig) -> None:
 def test_a_failure_within_the_client_gives_back_what_was_prepared(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that ends by another exception than the store's sends nothing, and leaks nothing."""
+    """The client sends no step then, and still gives back what the step releases."""
     other, good = rig.reservation(8), rig.reservation(9, 1)
     step = StoreStep(rig.namespace)
     step.release(other)
@@ -366,7 +366,7 @@ def test_a_failure_within_the_client_gives_back_what_was_prepared(
 def test_pages_are_compared_after_the_wait_for_the_device(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device may have read a page until then."""
+    """A slot may be reused during the wait, which an earlier comparison would miss."""
     reused = rig.reservation(9, 1)
     monkeypatch.setattr(rig.session, "wait_for_device", lambda: rig.attached.recycle(1))
     step = StoreStep(rig.namespace)
@@ -380,7 +380,7 @@ def test_pages_are_compared_after_the_wait_for_the_device(
 
 
 def test_a_step_with_nothing_left_is_no_call(rig: Rig) -> None:
-    """Its reservation was released before it ran, and the pages of its insert were reused."""
+    """One reservation was aborted before the step ran, and the page of the other was reused."""
     other, reused = rig.reservation(8), rig.reservation(9, 1)
     step = StoreStep(rig.namespace)
     step.release(other)

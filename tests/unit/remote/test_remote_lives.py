@@ -132,7 +132,7 @@ def test_the_skew_of_clocks_is_known(host: RemoteHost) -> None:
 
 
 def test_the_clock_may_take_as_long_as_a_read(host: RemoteHost) -> None:
-    """A busy machine answers a new host late, and its first failure would take the engine away."""
+    """An engine on a busy machine may answer its first call late, and is not away for that."""
     patience: list[float] = []
 
     def answer(deadline: float) -> int:

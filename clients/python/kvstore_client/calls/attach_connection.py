@@ -40,9 +40,9 @@ class AttachConnection:
     """Says hello, binds a lease, then maps what the store announces.
 
     One thread calls :meth:`hello`, :meth:`bind` and :meth:`serve`, in that order;
-    any thread may call the rest. After :meth:`serve` a thread of its own maps
-    extents into the table, acknowledges them, calls ``renew`` when the store asks to renew the
-    lease, and ``hung_up`` once with the reason when the connection ends, without holding anything.
+    any thread may call the rest. :meth:`serve` starts a thread that maps extents into the table
+    and acknowledges them. The thread calls ``renew`` when the store asks for a renewal. It calls
+    ``hung_up`` once, with the reason, when the connection ends. It holds nothing in these calls.
     """
 
     def __init__(self, path: Path) -> None:

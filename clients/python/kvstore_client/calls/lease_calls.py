@@ -19,7 +19,10 @@ def fill_match(
     group_start_page: int = 0,
     is_base: bool = False,
 ) -> None:
-    """Fills in an empty match as :meth:`LeaseCalls.match`, but caller, namespace and tokens."""
+    """Fills in an empty match request, except caller, namespace and tokens.
+
+    :meth:`LeaseCalls.match` describes the arguments.
+    """
     request.sequence.SetInParent()
     request.pin_id, source_pin_id = pin_ids
     # The base of an insert needs no source page.
@@ -40,7 +43,10 @@ def fill_acquire(
     prefill_tokens_per_second: int = 0,
     yield_idle_ms: int | None = None,
 ) -> None:
-    """Fills in an empty acquire as :meth:`LeaseCalls.acquire`, but caller, namespace and tokens."""
+    """Fills in an empty acquire request, except caller, namespace and tokens.
+
+    :meth:`LeaseCalls.acquire` describes the arguments.
+    """
     request.sequence.SetInParent()
     request.pin_id, request.source_pin_id, request.reservation_id = ids
     request.total_page_count = total_page_count
@@ -173,7 +179,7 @@ class LeaseCalls:
     def run_step(
         self, request: prefix_cache_pb2.RunStepRequest, timeout: float
     ) -> Sequence[prefix_cache_pb2.StepResult]:
-        """Runs operations in their order. Returns one result each. Fills in the caller."""
+        """Sets the request's caller and runs its operations in order. Returns one result each."""
         request.caller.CopyFrom(self._caller)
         fault_point("step.before")
         response: prefix_cache_pb2.RunStepResponse = self._calls.call(

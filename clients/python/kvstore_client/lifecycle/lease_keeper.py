@@ -101,7 +101,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def prompt(self) -> None:
-        """Renews now, to find out whether the store answers."""
+        """Renews now: after another connection, or because the store asks for it."""
         with self._state:
             self._prompted = True
             self._state.notify_all()
@@ -132,7 +132,7 @@ class LeaseKeeper:
             except StoreError as error:
                 wait = self._term.retry_s
                 if isinstance(error, StoreRefused):
-                    # A store that stops renews no lease any more.
+                    # A draining store renews no lease. Its time to retry is for the next store.
                     if not error.retry_after_s or isinstance(error, StoreDraining):
                         self._user.end(error)
                         return

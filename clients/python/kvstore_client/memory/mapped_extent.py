@@ -125,8 +125,8 @@ def checksums_of(find: FindExtent, pages: Iterable[PageRef], *, wanted: bool | N
     """Returns the xxh3-64 of each page's whole slot, or an empty list if none was computed.
 
     ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``. All
-    device work on the pages must be done. Pages of a device are copied to the host. A page that
-    does not exist here has no checksum, and a comparison of its generation says so.
+    device work on the pages must be done. Pages of a device are copied to the host. A slot that
+    does not exist here has no checksum.
     """
     checksums = []
     for extent_id, slot in pages:

@@ -49,10 +49,10 @@ class Hold:
 
         Returns none once the hold is given back.
         """
-        return self.moved() if self.open else []
+        return self.reused_pages() if self.open else []
 
-    def moved(self) -> list[PageRef]:
-        """Returns the pages whose slots the store reused, also after the hold was given back."""
+    def reused_pages(self) -> list[PageRef]:
+        """Returns the pages whose slots the store reused. Compares them even if the hold ended."""
         return self.generations.recycled(self.session.extents.get)
 
     def __del__(self) -> None:
@@ -104,15 +104,15 @@ def require_current(*holds: Hold, wait: bool = True) -> None:
     session.check_process()
     if wait:
         session.wait_for_device()
-    require_unmoved(still_open)
+    require_not_reused(still_open)
 
 
-def require_unmoved(holds: Iterable[Hold]) -> None:
-    """Compares the generations of all pages that were held. Calls nothing of the device.
+def require_not_reused(holds: Iterable[Hold]) -> None:
+    """Compares the generations of all pages, also of holds that ended. Waits for no device.
 
-    Raises :class:`~kvstore_client.errors.PageRecycled` if a page's slot was reused.
+    Raises :class:`~kvstore_client.errors.PageRecycled` if the slot of a page was reused.
     """
-    recycled = [page for hold in holds for page in hold.moved()]
+    recycled = [page for hold in holds for page in hold.reused_pages()]
     if recycled:
         _logger.error("pages_recycled", extra={"page_count": len(recycled)})
         raise PageRecycled(recycled)

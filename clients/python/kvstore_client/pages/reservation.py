@@ -11,7 +11,7 @@ from kvstore_client.errors import PageRecycled, StoreError
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
 from kvstore_client.memory.page_generations import PageGenerations
-from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_unmoved
+from kvstore_client.pages.held_pages import HeldPages, Hold, end_holds, require_not_reused
 from kvstore_client.pages.match import InFlight, Match, match_of
 from kvstore_client.pages.spare_slots import SpareSlots
 from kvstore_client.values.kv_cache_groups import GroupInsert
@@ -67,10 +67,11 @@ class Inserted(NamedTuple):
 
 
 class _Insertion(NamedTuple):
-    """The changes of an insert: the slots that its reservation has then, the end of its pages.
+    """The state of a reservation after an insert.
 
-    ``bases`` hold the pages that it depends on. :func:`require_unmoved` has to pass for them before
-    the insert is sent.
+    ``pages`` are all its slots, and ``end`` is the number of pages through the last inserted one.
+    ``bases`` hold the pages that the insert needs: :func:`require_not_reused` has to pass for them
+    before the insert is sent.
     """
 
     pages: Pages
@@ -199,7 +200,7 @@ class Reservation:
             slot_offsets=slot_offsets,
             group_pages=group_pages,
         )
-        require_unmoved(insertion.bases)
+        require_not_reused(insertion.bases)
         with session.request(self.budget) as asking:
             answer = session.ask_again(asking, session.lease.insert, request)
         return self._inserted(insertion, answer)
@@ -217,7 +218,7 @@ class Reservation:
         slot_offsets: Sequence[int] = (),
         group_pages: Iterable[GroupInsert] = (),
     ) -> "_Insertion":
-        """Fills in an empty insert, as :meth:`insert` describes it. Returns what it changes.
+        """Fills in an empty insert request. Returns the reservation's state after the insert.
 
         The caller must have waited for the device.
         """

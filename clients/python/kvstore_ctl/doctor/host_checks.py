@@ -172,16 +172,16 @@ MOST_IN_USE = 0.8
 # Clock sources that are read without a system call, or within tens of nanoseconds.
 QUICK_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"})
 START = "start kvstore-server, or name its folder with --runtime-dir"
-START_AGAIN = "read the end of its log, then start kvstore-server again"
+START_AGAIN = "read the end of the server's log, then start kvstore-server again"
 
 
 def socket_check(paths: RuntimeDir) -> Finding:
-    """Checks whether a server listens at the store's sockets, and this user may use them."""
+    """Checks whether this user may use both sockets, and a server listens at the attach socket."""
     unusable = _unusable_sockets("socket", paths)
     if unusable is not None:
         return unusable
     if not paths.is_served():
-        found = f"no server listens at {paths.attach_socket}: it died"
+        found = f"no server listens at {paths.attach_socket}: the one that made it has ended"
         return failed("socket", found, START_AGAIN)
     mode = stat.S_IMODE(paths.path.stat().st_mode)
     if mode & OPEN_TO_OTHERS:
@@ -191,7 +191,7 @@ def socket_check(paths: RuntimeDir) -> Finding:
 
 
 def _unusable_sockets(name: str, paths: RuntimeDir) -> Finding | None:
-    """Returns why this user cannot use the sockets, by their files; None if it can."""
+    """Returns the finding if a socket is missing or this user may not use it, else None."""
     path = paths.path
     try:
         path.stat()
