@@ -23,6 +23,7 @@ from gpu_machine.steps import (
     Stage,
     Step,
 )
+from kvstore_client.testing import wait_until
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PATIENCE = 60.0
@@ -100,7 +101,14 @@ def test_what_a_step_left_running_ends_also_where_the_step_ended_first(tmp_path:
     assert time.monotonic() - begin < PATIENCE
     assert outcome.verdict == FAILED
     status = Path(f"/proc/{int(outcome.why)}/stat")
-    assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
+
+    def has_ended() -> bool:
+        try:
+            return ") Z " in status.read_text(encoding="utf-8")
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    assert wait_until(has_ended)
 
 
 def test_a_step_ends_with_the_session_of_its_script(tmp_path: Path) -> None:
