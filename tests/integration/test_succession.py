@@ -280,6 +280,28 @@ def test_sigterm_leaves_the_memory_to_the_next(
     assert found(store, TOKENS) == PAGES
 
 
+def test_a_lease_that_its_worker_left_for_another_store_ends(
+    store: RunningStore, holder: HolderFolder
+) -> None:
+    """A server without the holder ran in between. No drain waits for the lease of before then."""
+    client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=2.0, call_timeout=LIMIT))
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        first = client.store_epoch
+        with_holder = store._arguments
+        for arguments in (SMALL_STORE, with_holder):
+            assert store.stop() == 0
+            store._arguments = arguments
+            store.start()
+            assert wait_until(lambda: client.connected)
+        assert wait_until(lambda: client.store_epoch == first)
+        assert wait_until(lambda: len(client.admin.leases()) == 1)
+        assert wait_until(lambda: hits(namespace))
+        os.kill(store.pid, signal.SIGINT)
+        assert store._started().wait(LIMIT) == 0
+        assert "leases_left=0" in store.log
+
+
 def test_without_its_holder_a_server_drains_at_sigterm(
     store: RunningStore, holder: HolderFolder
 ) -> None:

@@ -107,9 +107,16 @@ class Lease:
 
     @property
     def forsaken(self) -> bool:
-        """True if all of its processes hung up before the lease had any memory."""
+        """True if its processes hung up, and nothing of it can be in use.
+
+        That is so before it has memory, and in a recovered lease without pins and reservations that
+        no process resumed: its worker is at another lease now. Memory that a process mapped under
+        it is counted apart.
+        """
         connected = any(each.connected for each in self.processes.values())
-        return bool(self.processes) and not connected and not self.arenas
+        if connected or not self.processes:
+            return False
+        return not self.arenas or (self.suspended and not (self.pins or self.reservations))
 
     def require_active(self) -> None:
         """Raises :class:`LeaseExpired` past the TTL."""

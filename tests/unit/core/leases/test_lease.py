@@ -77,6 +77,27 @@ def test_a_lease_needs_a_process() -> None:
     lease.require_attached()
 
 
+def test_a_recovered_lease_that_nobody_resumed_is_forsaken() -> None:
+    """It may have memory, but holds nothing. One that holds something is not."""
+    namespace = make_namespace()
+    lease = make_lease()
+    attach(lease, 1)
+    lease.arenas[namespace.arena.arena_id] = namespace.arena
+    process = lease.processes[1]
+    process.connected = False
+    assert not lease.forsaken
+    lease.suspended = True
+    assert lease.forsaken
+    process.connected = True
+    assert not lease.forsaken
+    process.connected = False
+    lease.pins[1] = Pin(1, namespace, plant(namespace, "a"), None, 100.0)
+    assert not lease.forsaken
+    lease.pins.clear()
+    lease.reservations[1] = Reservation(1, namespace, 0, 100.0)
+    assert not lease.forsaken
+
+
 def test_pins_and_reservations_share_a_quota() -> None:
     """Holds of both kinds together are bounded; up to the bound there is room."""
     namespace = make_namespace()
