@@ -69,7 +69,7 @@ def replace_server(
             if not _outlives(connection, pid):
                 raise _unwilling(pid, "leaves no memory: it runs without --holder, or lost it")
             if not _has_journal(succession):
-                raise _unwilling(pid, "keeps its memory elsewhere, or not yet at this --holder")
+                raise _unwilling(pid, "keeps its memory at another --holder, or not yet at this one")
             _prepare(pid, succession, make, clock)
             log.info("replacement_begins", pid=pid)
             # If it ended meanwhile, it left its memory as a killed server does.
@@ -97,8 +97,8 @@ def _prepare(
 
 def _unwilling(pid: int | None, why: str) -> NotReplaced:
     return NotReplaced(
-        f"the running server (pid {pid or 'unknown'}) {why}. It got no signal: stop it yourself, "
-        "and start this one without --replace"
+        f"the running server (pid {pid or 'unknown'}) {why}. It got no signal. To go on without "
+        "its pages, stop it yourself, and start this one without --replace"
     )
 
 

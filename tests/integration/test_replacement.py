@@ -249,7 +249,7 @@ def test_a_server_with_another_holder_is_not_told_to_end(
         settings = (*SMALL_STORE, "--holder", str(other.path), "--replace")
         status, error = ended(store, *settings)
     assert status == 1
-    assert "keeps its memory elsewhere" in error
+    assert "keeps its memory at another --holder" in error
     assert "memory_left_to_the_next" not in store.log
 
 
