@@ -69,7 +69,9 @@ def replace_server(
             if not _outlives(connection, pid):
                 raise _unwilling(pid, "leaves no memory: it runs without --holder, or lost it")
             if not _has_journal(succession):
-                raise _unwilling(pid, "keeps its memory at another --holder, or not yet at this one")
+                raise _unwilling(
+                    pid, "keeps its memory at another --holder, or not yet at this one"
+                )
             _prepare(pid, succession, make, clock)
             log.info("replacement_begins", pid=pid)
             # If it ended meanwhile, it left its memory as a killed server does.
