@@ -652,7 +652,7 @@ class DescriptorHolder:
     def _yield(self, connection: _Connection, _: int, body: bytes, __: list[int]) -> None:
         self._require_owner(connection)
         (sequence,) = SERIAL.unpack(body)
-        say(f"the owner leaves after {sequence} records; the next one may go on from there")
+        say("the owner leaves its memory to the next one")
         self._answer(connection, Result.DONE)
         self._leave(sequence)
 

@@ -663,7 +663,7 @@ def test_the_grace_begins_with_a_yield(tmp_path: Path) -> None:
         connection.give_up(7)
         assert holder.wait_exit() == 0
         lines = [holder.line() for _ in range(3)]
-    assert "leaves after 7 records" in lines[1]
+    assert "leaves its memory to the next" in lines[1]
     assert "no owner for 2 seconds" in lines[2]
 
 
