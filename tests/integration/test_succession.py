@@ -280,9 +280,7 @@ def test_sigterm_leaves_the_memory_to_the_next(
     assert found(store, TOKENS) == PAGES
 
 
-def test_a_lease_that_its_worker_left_for_another_store_ends(
-    store: RunningStore, holder: HolderFolder
-) -> None:
+def test_a_lease_that_its_worker_left_for_another_store_ends(store: RunningStore) -> None:
     """A server without the holder ran in between. No drain waits for the earlier lease."""
     client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=2.0, call_timeout=LIMIT))
     with closing(client):
