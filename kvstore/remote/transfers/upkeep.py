@@ -57,7 +57,7 @@ class Upkeep:
     ) -> None:
         self.skew = 0.0
         self._calls = calls
-        self._ask_clock = read_clock
+        self._engine_time_ms = read_clock
         self._engine_clock = engine_clock
         self._clock = clock
         self._seconds = seconds
@@ -142,7 +142,7 @@ class Upkeep:
             return
         self._check_at = self._clock() + CLOCK_SECONDS
         self._check()
-        engine_ms = self._ask_clock()
+        engine_ms = self._engine_time_ms()
         self._engine_clock.set(engine_ms)
         was_wrong = abs(self.skew) > WRONG_SECONDS
         self.skew = engine_ms / 1000 - time.time()

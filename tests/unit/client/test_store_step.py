@@ -429,6 +429,13 @@ def test_spare_slots_are_of_one_insert(rig: Rig) -> None:
     spare.abort()
 
 
+def test_a_reservation_does_not_begin_before_the_first_page(rig: Rig) -> None:
+    """Nothing is held after the refusal."""
+    with pytest.raises(ValueError, match="set 0 or more"):
+        rig.namespace.new_reservation(start_page=-1)
+    assert rig.session._holds == 0
+
+
 def test_a_hold_that_was_released_meanwhile_is_not_sent(rig: Rig) -> None:
     """A step releases only what is still held."""
     reservation = rig.reservation(9)
